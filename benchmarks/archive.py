@@ -115,7 +115,7 @@ def a_broker(archive_after: int | None) -> Iterator[str]:
 
 
 def an_event(dice: random.Random, number: int) -> str:
-    """An event like a shop's: some names repeat, numbers and identifiers do not."""
+    """An event like those of a shop: some names repeat, but numbers and identifiers do not."""
     items = [
         {"sku": f"{dice.getrandbits(48):012x}", "quantity": dice.randint(1, 5), "price": dice.randint(100, 99999)}
         for _ in range(6)
@@ -139,7 +139,7 @@ def request_bodies(events: int, batch: int) -> list[bytes]:
 
 
 def publish_pieces(url: str, name: str, pieces: list[bytes]) -> float:
-    """The seconds that several publishers need to publish these request bodies."""
+    """The seconds in which several publishers publish these request bodies."""
     target = f"{url}/event-types/{name}/events"
 
     def publish(mine: list[bytes]) -> None:

@@ -147,7 +147,7 @@ def measure_imports(
         service.forget()
         run_measured(program, environment, python)
         calls[name] = dict(service.calls)
-    # Alternating, so that other work on the machine affects all of them.
+    # Runs alternate, so that other work on the machine affects all functions and the floor.
     rows = [
         {name: run_measured(program, environment, python) for name, program in programs.items()} for _ in range(runs)
     ]
@@ -411,7 +411,7 @@ def environment_of(folder: Path, service: AwsMeter, issuer: Issuer) -> dict[str,
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}",
-        # As in Lambda.
+        # This variable has the same value as in Lambda.
         "LAMBDA_TASK_ROOT": str(folder),
         "_X_AMZN_TRACE_ID": "Root=1-6740f2b1-5c1d9e0a7b3f4c2d8e6a9b01;Parent=53995c3f42cd8ad8;Sampled=0",
         "NAKADI_AUTH": "gateway",

@@ -80,7 +80,7 @@ def serve_metered_aws() -> Iterator[AwsMeter]:
             service.count_call(name, self.headers.get("X-Amz-Target", self.command).rpartition(".")[2], body, raw)
             lines = [f"HTTP/1.1 {status} -", f"Content-Length: {len(raw)}"]
             lines += [f"{key}: {value}" for key, value in told.items() if key.lower() != "content-length"]
-            # Sent in one piece: otherwise, the client waits for the second.
+            # The answer is sent in one piece: otherwise, the client waits for the second piece.
             self.wfile.write("\r\n".join([*lines, "", ""]).encode() + (raw if self.command != "HEAD" else b""))
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815  # their names for it

@@ -5,11 +5,11 @@
 
 Each round measures both brokers, the next one in reverse order, so that other work on the machine affects both. Each
 round yields a ratio; the table shows the median, least and greatest ratio. Above 1, the first broker is better,
-whatever the figure. The last column is the median of an `fdatasync` of 4 KiB in the folder for temporary files in the
-same rounds. With `--pids`, the table also shows the CPU time and memory of the brokers' processes and their children.
-The whole table takes about twelve minutes.
+regardless of the kind of figure. The last column is the median of an `fdatasync` of 4 KiB in the folder for temporary
+files in the same rounds. With `--pids`, the table also shows the CPU time and memory of the brokers' processes and
+their children. The whole table takes about twelve minutes.
 
-With `--json`, each row is written as soon as it is found, and a later run with the same file measures only the
+With `--json`, each row is written as soon as it is measured, and a later run with the same file measures only the
 missing loads. `--minutes` begins no further load after that time, so a table can be measured in several runs. A load
 at which a broker failed in all attempts is in the file with the reason, and is measured again next time.
 
@@ -150,7 +150,7 @@ def compare(
                 if seen:
                     yield row_of_rounds(name, figure, seen, sync)
     finally:
-        # Not earlier: a Kafka producer that remembers deleted topics keeps looking for them.
+        # Resources are deleted only at the end: a Kafka producer that remembers deleted topics keeps looking for them.
         for broker in (first, second):
             broker.delete_all()
 

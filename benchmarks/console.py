@@ -1,7 +1,7 @@
 """How fast is the console in a real browser? Measures the first paint, the size, and the live tail at 1,000 events a
 second.
 
-With --picture, it draws docs/console.svg again.
+With --picture, the script also redraws docs/console.svg.
 """
 
 import argparse

@@ -173,8 +173,8 @@ def create_event_type(url: str, name: str, schema: Mapping[str, Any] | None = No
 
 @dataclass(slots=True)
 class Consumer:
-    """A stream, and the connection on which it commits, if it does: one request at a time, with every cursor that came
-    since the last one (`newest`) or one after the other (`each`)."""
+    """A stream and, if it commits, the connection for its commits: one request at a time, with all cursors since the
+    last request (`newest`), or with one cursor after the other (`each`)."""
 
     server: Server
     partitions: Sequence[int]

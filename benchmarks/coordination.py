@@ -1,4 +1,4 @@
-"""What do subscriptions cost on DynamoDB? Units of commits, of changes, and of streams in which nothing happens.
+"""What do subscriptions cost on DynamoDB? Units of commits, of changes, and of idle streams.
 
     python benchmarks/coordination.py [--streams 200] [--seconds 120] [--json FILE]
 

@@ -301,7 +301,7 @@ def measure_latency(engine: str, *, quick: bool) -> Figures:
                 answered_at[number] = world.publish(name, number, 1)
                 time.sleep(1 / per_second)
             world.wait_for(lambda count=count: world.tally.last.value >= count)
-            # Of the events that shared a delivery, take the last one.
+            # The last of the events that shared a delivery counts.
             took = sorted(
                 max(0.0, world.tally.came_at[number] - at) * 1e3
                 for number, at in answered_at.items()

@@ -31,7 +31,7 @@ from nakadi.publishing.batch import BatchStatus
 
 BATCH_SIZE = 100
 TEXT = {"type": "string"}
-DRAW = random.Random(1)  # events, not keys
+DRAW = random.Random(1)  # draws values for events, not keys
 
 
 class Shape(Struct, frozen=True):

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def an_event(number: int) -> bytes:
-    """An event about as large and varied as services publish."""
+    """An event about as large and varied as the events that services publish."""
     return orjson.dumps(
         {
             "metadata": {

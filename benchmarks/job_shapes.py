@@ -37,10 +37,10 @@ from nakadi_jobs.transform import HEADER
 from tests.support.jobs import DataFolder
 
 DIFFERENT = 2_000
-"""Different events of a shape; more repeat them."""
+"""The number of different events of a shape; further events repeat them."""
 
 MEMBER_BYTES = 10_000_000
-"""Text in a member."""
+"""The bytes of text in a member."""
 
 BY_SPARK = re.compile(r"/\d{5}-[^/]*$")
 """The path of a file that a task of Spark wrote."""

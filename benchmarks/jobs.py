@@ -122,7 +122,7 @@ def add(data: DataFolder, event_type: EventType, first: int, end: int) -> None:
 
 
 def texts_of(first: int, count: int) -> Iterator[bytes]:
-    """Events about as varied as those of a shop."""
+    """Events that are about as varied as those of a shop."""
     drawn = random.Random(first)
     for number in range(first, first + count):
         bits = drawn.getrandbits(128)
@@ -169,7 +169,7 @@ def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[s
         writer.parquet(out)
 
     def count() -> None:
-        # With a filter: Iceberg knows the number of rows without reading any.
+        # A filter is necessary, because Iceberg knows the number of all rows without reading any.
         spark.table(f"{CATALOG}.nakadi.order_placed").where("nakadi_time >= '2000-01-01' or nakadi_size < 0").agg(
             {"nakadi_size": "sum"}
         ).collect()

@@ -2,10 +2,10 @@
 
     python benchmarks/kafka.py [publish] [workers] [stream] [--quick] [--json FILE]
 
-Everything uses the same Kafka server: its own, which `make test-engines` fetches, or that at KAFKA=host:9092. The loops
-write and read the bytes that the broker stores, without HTTP and without parsing them. Publishing is also compared with
-the embedded engine, in alternating rounds, by the CPU time of the broker's process. `workers` publishes to a broker
-with two worker processes.
+Everything uses the same Kafka server: its own, which `make test-engines` fetches, or the one at KAFKA=host:9092. The
+loops write and read the bytes that the broker stores, without HTTP and without parsing them. Publishing is also
+compared with the embedded engine, in alternating rounds, by the CPU time of the broker's process. `workers` publishes
+to a broker with two worker processes.
 """
 
 from __future__ import annotations

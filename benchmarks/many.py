@@ -47,10 +47,10 @@ SIZES: Mapping[str, Sequence[int]] = {
 TYPE, OTHER_TYPE = "many.0", "many.other"
 EVENT = {"field_0": "an event"}
 IDLE_SECONDS = 65.0
-"""Longer than the pause between two rounds of housekeeping."""
+"""How long the idle broker is measured: longer than the pause between two rounds of housekeeping."""
 FRAME_EVENTS = 1_000
 STREAMS_AT_ONCE = 200
-"""The broker refuses requests while about a thousand of them wait."""
+"""How many streams are opened at once: the broker refuses requests while about a thousand of them wait."""
 
 
 def main() -> None:
@@ -232,7 +232,7 @@ class RunningBroker:
 
     def measure_start(self) -> dict[str, float]:
         """Measure the start and the first round of housekeeping. That round looks at every partition, so its CPU time
-        would distort that of calls.
+        would distort the CPU time of calls.
         """
         figures = {
             "start: s": self._start_seconds,

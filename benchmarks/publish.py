@@ -46,7 +46,7 @@ from nakadi.model.events import AppendResult, AppendStored, Record
 from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
-# By strategy; the first one is the default.
+# Bodies by strategy; the first strategy is the default.
 PARTITIONS = {"random": 1, "hash": 8}
 TEXT = {"type": "string"}
 PRICE = {
@@ -173,7 +173,7 @@ def measure_cpu(seconds: float) -> Figures:
     ):
         body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
         publish = make_publish_call(broker, strategy, body)
-        # Alternating, so that other work on the machine affects both.
+        # The two alternate, so that other work on the machine affects both.
         each, floor_each = alternate(publish, partial(least_work, body), seconds)
         ratio = each / floor_each
         figures[f"cpu_{strategy}_{spelling}_{size}"] = ratio

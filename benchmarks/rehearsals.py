@@ -7,8 +7,8 @@ A reading is one stream from the beginning to one client, which parses what it r
 compares CPU time in alternating rounds, with system time and all threads: on a busy machine, rates only show how much
 of the machine was free. The CPU time includes the processes of the broker and of the client. The events are orders of
 700 bytes with metadata, in SQLite; with `--archive`, the older half of them is in the archive. `--shapes` compares
-events of every shape in `event_shapes.py`, or of those with NAME in their name, each by the schema that it was
-published under.
+events of every shape in `event_shapes.py`, or of those with NAME in their name, each with the schema under which it was
+published.
 
 The script publishes a thousand events, and then appends copies of their stored form to the log. This way, ten million
 events take only minutes.

@@ -36,7 +36,7 @@ from tests.support.jobs import DataFolder
 from tests.support.served import ServedBroker
 
 IN_LOG = 1000
-"""Events that are not in the table yet."""
+"""The number of events that are not in the table yet."""
 
 Ask = Callable[[DataFrame], object]
 

@@ -42,7 +42,7 @@ TEXTS = 500_000
 """The number of different events; further ones repeat them."""
 
 A_MEMBER = 15_000
-"""Events of about 1.5 MB, packed."""
+"""The number of events in a member of about 1.5 MB, packed."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -164,7 +164,7 @@ def make_share(place: str, megabytes: str, events_per_member: str) -> None:
     event_type = data.event_type("order.placed", SCHEMA, category=Category.BUSINESS)
     events = int(megabytes) * A_MEMBER * 2 // 3
     texts, at_once = cycle(list(texts_of(0, min(events, 100_000)))), int(events_per_member) or events
-    if os.fork() == 0:  # what it needs to make the archive does not count
+    if os.fork() == 0:  # a child makes the archive, so the memory for that does not count
         for number in range(0, events, at_once):
             at = BEGUN + timedelta(seconds=number / 200)
             some = list(islice(texts, min(at_once, events - number)))

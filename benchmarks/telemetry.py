@@ -3,9 +3,9 @@ none.
 
     python -m benchmarks.telemetry [--seconds S] [--rounds N]
 
-All serve SQLite on loopback, each from its own process, and are measured in alternating rounds: the CPU time of the
-process per request, with all threads. One trace in a hundred is recorded, as by default. Metrics are sent every ten
-seconds, six times as often as by default.
+Each broker serves SQLite on loopback from its own process. In alternating rounds, the script measures the CPU time of
+each process per request, with all threads. One trace in a hundred is recorded, as by default. Metrics are sent every
+ten seconds, six times as often as by default.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ DATA = tuple(
     for place in ("Data/Archive", "Data/Tables")
 )
 
-# With a customer's key.
+# Exceptions with a customer's key
 OWN_KEY = (
     RuleException("Data", "KDS3", "The key is one that the account's people look after, for what is stored here"),
 )
@@ -61,12 +61,12 @@ SERVING = (
     ),
 )
 
-# With Kinesis.
+# Exceptions with Kinesis
 STREAMS = (
     RuleException("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
 )
 
-# With MSK.
+# Exceptions with MSK
 TOPICS = tuple(
     RuleException(place, f"IAM5[Resource::{{{what}}}]", reason)
     for place in ("Functions", "Streaming")
@@ -83,7 +83,7 @@ MSK = (
     ),
 )
 
-# With a streaming service.
+# Exceptions with a streaming service
 STREAMING = (
     RuleException(
         "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
@@ -96,7 +96,7 @@ STREAMING = (
     RuleException("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
 )
 
-# With a load balancer beside the gateway.
+# Exceptions with a load balancer beside the gateway
 DIRECT = (
     RuleException(
         "Direct/OfBalancer", "EC23", "It is the way in for clients wherever they are; each request has a token"
@@ -106,7 +106,7 @@ DIRECT = (
     ),
 )
 
-# With canary deployments.
+# Exceptions with canary deployments
 CANARY = (
     RuleException(
         "Canary",
@@ -115,7 +115,7 @@ CANARY = (
     ),
 )
 
-# With enhanced fan-out.
+# Exceptions with enhanced fan-out
 FAN_OUT = tuple(
     RuleException(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name is not known before")
     for place in ("Functions", "Streaming")

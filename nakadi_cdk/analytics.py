@@ -28,7 +28,7 @@ GLUE_VERSION = "5.1"
 WORKER_TYPE = "G.1X"
 TIMEOUT_MINUTES = 180
 
-# A quarter of a G.1X worker, for jobs that run continuously.
+# The worker for jobs that run continuously: a quarter of a G.1X worker.
 STREAMING_WORKER_TYPE = "G.025X"
 MAINTENANCE_WINDOW = "Sun:3"
 HOURS_PER_DAY = 24
@@ -359,7 +359,8 @@ def read_pins(modules: tuple[str, ...]) -> list[str]:
 
 
 def database_name(prefix: str) -> str:
-    """The first job that needs the database creates it, so it outlives the stack of the jobs."""
+    """The name of the database. The first job that needs the database creates it, so it outlives the stack of the
+    jobs."""
     return prefix.replace("-", "_")
 
 

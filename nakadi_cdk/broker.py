@@ -77,7 +77,7 @@ class NakadiData(Data):
             self.cluster = self._create_cluster(context, key)
 
     def _create_cluster(self, context: Context, key: kms.IKey | None) -> Cluster:
-        """The cluster and its network have the same removal policy as the data."""
+        """Create the cluster and its network, with the removal policy of the data."""
         private = context.network == "private"
         if context.vpc_id:
             network = existing_network(self, context.vpc_id, context.subnets)

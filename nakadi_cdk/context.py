@@ -343,7 +343,7 @@ class Context:
     streaming_memory: int = 512
     """The memory of a streaming task, in MiB.
 
-    Allowed: what Fargate offers for `streaming_cpu`. Default: 512.
+    Allowed: the sizes that Fargate offers for `streaming_cpu`. Default: 512.
     """
 
     streaming_min_tasks: int = 1
@@ -439,7 +439,8 @@ class Context:
     """
 
     more_alarms: bool = False
-    """Whether to create alarms for a slow registry, refused publishers, missed objectives and a damaged archive, too.
+    """Whether to create further alarms, for a slow registry, refused publishers, missed objectives and a damaged
+    archive.
 
     They cost $0.50 a month. Default: False.
     """

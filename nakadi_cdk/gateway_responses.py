@@ -1,4 +1,4 @@
-"""The gateway's own error responses in the broker's format, so clients need not know which of both refused them."""
+"""The gateway's own error responses in the broker's format, so clients need not know which of the two refused them."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ class Observability(Construct):
 
     @property
     def _index_lag(self) -> cloudwatch.Metric:
-        """Housekeeping measures the lag of streams; the indexer measures the lag of topics."""
+        """The metric of the index's lag. Housekeeping measures the lag of streams; the indexer measures the lag of
+        topics."""
         reporter = "log_indexer" if self._data.cluster else "housekeeping"
         return self._function_metric("IndexLag", reporter, HOUSEKEEPING_PERIOD, statistic="Maximum")
 
@@ -296,8 +297,8 @@ class Observability(Construct):
         )
 
     def _table_alarms(self, late_seconds: int) -> Iterator[cloudwatch.Alarm]:
-        """Housekeeping measures the lag, which also grows while no job runs. Jobs measure the latency, which
-        includes the time until an event is archived, and what is wrong with new events."""
+        """Alarms on tables. Housekeeping measures the lag, which also grows while no job runs. Jobs measure the
+        latency, which includes the time until an event is archived, and the defects of new events."""
         yield self._create_alarm(
             "TablesAreLate",
             self._function_metric("TableLag", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
@@ -321,7 +322,7 @@ class Observability(Construct):
         yield self._objective_alarm()
 
     def _objective_alarm(self) -> cloudwatch.Alarm:
-        """Some events of late tables are still waiting, so they are not counted yet."""
+        """The alarm on objectives. It does not count events that still wait for late tables."""
         return self._create_alarm(
             "TablesMissObjectives",
             cloudwatch.MathExpression(

@@ -165,7 +165,7 @@ SINK_ACTIONS: Mapping[str, str] = {
     "sns": "sns:Publish",
     "events": "events:PutEvents",
 }
-"""What a delivery needs, by the service of its target."""
+"""The action that a delivery needs, by the service of its target."""
 
 
 def sink_key_statements(data: Data) -> Iterator[iam.PolicyStatement]:

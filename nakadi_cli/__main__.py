@@ -18,14 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     # Until the command begins, the signal itself ends the process: an exception in the middle of an import may become
-    # another one. It is always set, because processes that a script starts in the background ignore Ctrl-C.
+    # another one. The handler is always set, because processes that a script starts in the background ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = _run(None)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        # This also ends the loop that would repeat the interruption.
+        # This also ends the timer that repeats the interruption.
         signal.setitimer(signal.ITIMER_REAL, 0)
         # End by the signal itself, which a shell also shows as 130: a loop in the shell would continue after any other
         # exit.
@@ -55,8 +55,8 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has stopped reading, as `head` does. Otherwise, Python would report the error again
-        # at its end.
+        # The reader of the output has stopped reading, as `head` does. Without this, Python would report the error
+        # again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code if isinstance(code, int) else 0

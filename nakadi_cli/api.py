@@ -23,7 +23,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Connection:
-    """The place of a broker, and the source of its token, which is read again after a refusal."""
+    """The URL of a broker, and the source of its token, which is read again after a refusal."""
 
     url: str
     token: Callable[[], str | None]
@@ -100,7 +100,7 @@ class Api:
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 
-        # Sent as text instead of `json`: numbers in a user's file may have any size.
+        # The body is sent as text instead of `json`, because numbers in a user's file may have any size.
         content = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         typed = {} if content is None else {"Content-Type": "application/json"}
         answer = self._api.send(Request(method, where, content, {**typed, **(headers or {})}, params or {}))

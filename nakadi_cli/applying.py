@@ -1,5 +1,5 @@
 """Brings a broker to the state that manifests describe: it creates missing resources, changes different ones, and
-leaves the rest alone.
+leaves all others unchanged.
 
 Only on request does it delete resources that belong to the manifests' applications but are in none of the manifests.
 """
@@ -72,7 +72,7 @@ def plan_step(api: Api, manifest: Manifest) -> Step:
 
 
 def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step]) -> list[Step]:
-    """Find resources that belong to the applications that the manifests name, and are in none of them; subscriptions
+    """Find resources that belong to the manifests' applications, and are in none of the manifests; subscriptions come
     first.
 
     Only applications from manifests of the same kind count: manifests of subscriptions alone keep the event types.
@@ -145,13 +145,13 @@ def _schema_differs(differences: Sequence[Difference]) -> bool:
 
 
 def _schema_warnings(api: Api, event_type: str, schema: str) -> Iterator[str]:
-    """The permitted changes of a schema after which the broker rejects what publishers send today."""
+    """The permitted changes of a schema after which the broker rejects events that publishers send today."""
     try:
         verdict = api.post(
             path("event-types", event_type, "schemas", "latest", "compatibility-check"), {"schema": schema}
         )
     except Failed:
-        return  # The request for the change will report what is wrong.
+        return  # the request for the change will report the error
     for change in verdict.get("changes", ()):
         if change["rule"] == PUBLISHERS_AFFECTED and change["permitted"]:
             yield str(change["explanation"])

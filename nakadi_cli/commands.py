@@ -37,7 +37,7 @@ class Command(click.Command):
         self.params += _global_options(key for key, takes in taken.items() if takes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments behind the command, and refuse those before it that have no meaning here."""
+        """Parse the arguments after the command, and refuse arguments before it that have no meaning for it."""
         rest = super().parse_args(ctx, args)
         refused = [_GLOBAL[key][0][-1] for key in self._refused if key in ctx.meta]
         if refused and not ctx.resilient_parsing:
@@ -123,13 +123,13 @@ def print_result(value: Any, columns: Mapping[str, Callable[[Any], object]] | No
 
 
 def ask_for(expected: str, question: str, *, skip: bool) -> None:
-    """Ask for something to be typed before it is deleted, unless it is to be skipped, and refuse everything else."""
+    """Before a deletion, ask the user to type the expected text, unless `skip` is set, and refuse every other text."""
     if skip:
         return
     try:
         typed = click.prompt(question, default="", show_default=False, err=True)
     except click.Abort as ended:
-        # Click handles Ctrl-C in the same way.
+        # Click handles Ctrl-C in this way too.
         if isinstance(ended.__context__, EOFError):
             print_note("")
             raise BadInput("No answer, so nothing was deleted; --yes deletes without asking.") from None
@@ -140,7 +140,7 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
 
 @contextmanager
 def noticing_signals() -> Iterator[None]:
-    """Notice every signal during a call that may wait for a long time.  Python handles a signal between two of its
+    """Notice every signal during a call that may wait for a long time. Python handles a signal between two of its
     steps, or when the signal ends a call that waits. A signal after the last step and before the call waits would be
     noticed when the call ends: with the next event, or in two minutes. A timer interrupts such calls twice a second,
     and Python resumes them.
@@ -159,8 +159,8 @@ def noticing_signals() -> Iterator[None]:
 def interrupt(by: type[BaseException]) -> NoReturn:
     """Raise this out of the handler of a signal, and again with each tick until the process ends.
 
-    The signal may come when a library has just taken a lock but has not recorded that yet. The library would then wait
-    for itself forever when it cleans up, and again when it is closed.
+    The signal may come when a library has just taken a lock but has not recorded that yet. When the library then cleans
+    up, it would wait for itself forever, and again when it is closed.
     """
 
     def again(*_: object) -> None:

@@ -106,10 +106,9 @@ def consume(
 
 
 class Stop:
-    """The kinds of stop that signals request.
-
-    The first stops the consumer when its batch is done. Another one ends the command that works on the batch; if none
-    does, it ends the commit, which takes a moment unless the broker does not answer.
+    """The kinds of stop that signals request. The first signal stops the consumer when its batch is done. Another
+    signal ends the command that works on the batch or, if there is no such command, the commit, which takes long only
+    if the broker does not answer.
     """
 
     def __init__(self, consumer: Consumer[Any]) -> None:
@@ -172,7 +171,8 @@ def _to_command(line: str, stop: Stop) -> Taker:
             "NAKADI_PARTITION": batch.partition,
             "NAKADI_OFFSET": batch.offset,
         }
-        # In a separate session, because Ctrl-C reaches everything in the terminal's, and the batch must be finished.
+        # The child has a separate session, because Ctrl-C reaches every process in the terminal's session, and the
+        # batch must be finished.
         child = subprocess.Popen(  # noqa: S602  # the user's own command, written as for a shell
             line, shell=True, stdin=subprocess.PIPE, env={**os.environ, **named}, start_new_session=True
         )

@@ -62,7 +62,7 @@ def set_context(
         raise BadInput("A new context needs --url.")
     context = known.by_name.get(name) or Context(url or "")
     if url is not None:
-        # A token must not be sent to another host than the one that it was meant for.
+        # A token must only be sent to the host for which it was stored.
         context = replace(context, url=checked_url(url)) if url == context.url else Context(checked_url(url))
     if token is not None:
         from_stdin = token == "-"  # noqa: S105  # a hyphen is no token

@@ -45,7 +45,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """All contexts, and which one is current."""
+    """All contexts, and the current one."""
 
     by_name: Mapping[str, Context]
     current: str | None = None
@@ -66,7 +66,7 @@ class Contexts:
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where contexts are kept: `NAKADI_CONFIG`, or a place in the folder for configuration."""
+    """Return the file with the contexts: `NAKADI_CONFIG`, or a file in the folder for configuration."""
     if chosen := environ.get("NAKADI_CONFIG"):
         return Path(chosen).expanduser()
     return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nakadi" / "config.yaml"
@@ -81,7 +81,7 @@ def load_contexts(file: Path) -> Contexts:
         document = yaml.safe_load(file.read_text()) or {}
         by_name = {name: Context(**fields) for name, fields in (document.get("contexts") or {}).items()}
     except (OSError, ValueError, yaml.YAMLError, TypeError, AttributeError) as error:
-        # Neither the content nor the cause is shown: there may be a token in it.
+        # The message shows neither the content nor the cause, because they may contain a token.
         raise BadInput(f"Cannot read the contexts in {file}: `nakadi contexts set` did not write it.") from error
     return Contexts(by_name, document.get("current"))
 

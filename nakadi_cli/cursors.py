@@ -19,7 +19,7 @@ _OFFSET = re.compile(r"-?\d+|\d{3}-[0-9a-fA-F]{4}-(?:-1|\d+)")
 
 @dataclass(frozen=True)
 class Start:
-    """A position in every partition, or in the named ones.  `offset` is `BEGIN`, a time or an offset; None means the
+    """A position in every partition, or in the named ones. `offset` is `BEGIN`, a time or an offset; None means the
     end. `by_partition` names offsets of single partitions, by `partition` or by `event type:partition`.
     """
 

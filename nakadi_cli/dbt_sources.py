@@ -19,7 +19,7 @@ from nakadi_jobs.descriptions import column_descriptions, schema_description
 from nakadi_jobs.places import PLACES
 
 DBT_VERSION = 2
-"""Of the format of the file."""
+"""The version of the file's format."""
 
 
 class _EventType(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`nakadi doctor`: says whether a broker is well, and if not, why."""
+"""`nakadi doctor`: says whether a broker is healthy, and why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nakadi_cli.output import format_count, harmless
 State = Literal["well", "notice", "ill"]
 
 _COLORS = {"well": "green", "notice": "yellow", "ill": "red"}
-# Features that operators switch on for a while and may forget, so that something does not work.
+# Features that operators switch on for a while and may forget, although they restrict the broker.
 _HINDRANCES = {
     "disable_event_type_creation": "no event types can be created",
     "disable_event_type_deletion": "no event types can be deleted",
@@ -83,10 +83,10 @@ def doctor(folder: Path | None) -> None:
     """Check the health of a broker, and give reasons; the exit code is 1 if something is wrong.
 
     The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
-    restrict work, who is blocked, where the default storage is, whether disks are full or something has failed since
-    the start, which parts of the archive are damaged, which subscriptions are stalled or have parked events, and which
-    annotations are misspelled. It names the processes of the broker. It reports and skips whatever the token may not
-    see.
+    restrict work, who is blocked, where the default storage is, whether disks are full, what has failed in the last
+    quarter of an hour, which parts of the archive are damaged, which subscriptions are stalled or have parked events,
+    and which annotations are misspelled. It names the processes of the broker. It reports and skips whatever the token
+    may not see.
     """
     if folder is not None:
         _write_rules(folder)

@@ -83,8 +83,8 @@ def publish(
     --refused writes each unpublished event to a file, unchanged: the rejected events, and all events after the point
     at which publishing ended. You can correct that file and publish it.
 
-    With --tombstones, each input needs metadata.partition_compaction_key, and whatever chooses its partition. The next
-    compaction of the event type removes older events with that key.
+    With --tombstones, each input needs metadata.partition_compaction_key, and the members that choose its partition.
+    The next compaction of the event type removes older events with that key.
     """
     from nakadi_cli.publishing import MOST_BYTES, Publisher
 

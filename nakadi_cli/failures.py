@@ -16,7 +16,7 @@ class Failed(click.ClickException):
 
 
 class CheckFoundProblems(Failed):
-    """The answer is no: there are differences, a schema does not fit, a broker is not well."""
+    """The result is negative: there are differences, a schema does not fit, or a broker is not healthy."""
 
     exit_code = 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def find_line(text: str, steps: Sequence[str]) -> int:
-    """Return the line of the member or item at the end of the steps, or of the last one on that path that exists.  A
+    """Return the line of the member or item at the end of the steps, or of the last one on that path that exists. A
     step may be a part of a name with slashes. For a text that is neither JSON nor YAML, the answer is line 1.
     """
     import yaml

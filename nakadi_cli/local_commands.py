@@ -16,7 +16,7 @@ _SHELLS = ("bash", "zsh", "fish")
 _JOBS = ("compaction", "statistics", "retention", "follow", "acknowledge", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-# Arguments after the name of a job belong to the job, also --help.
+# Arguments after the name of a job belong to the job, including --help.
 _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 

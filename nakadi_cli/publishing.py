@@ -61,7 +61,7 @@ class Publisher:
     ) -> None:
         limits = Limits(
             batch_events=batch_size,
-            # A batch of the command has commas between its events; the producer counts one for each event.
+            # The command counts commas between the events of a batch; the producer counts one comma for each event.
             batch_bytes=MOST_BYTES + 1,
             linger=_DAY,
             buffer_events=batch_size,
@@ -95,7 +95,7 @@ class Publisher:
                     deliveries.extend(self._producer.send(event.text) for event in batch)
                 self._producer.flush()
             finally:
-                # Runs however the batch ends, even by an interruption.
+                # This runs no matter how the batch ends, even after an interruption.
                 left = self._count(batch, deliveries)
             after_each(self.outcome)
             if not self._goes_on(left):

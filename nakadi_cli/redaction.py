@@ -12,7 +12,7 @@ _TELLING_NAME = (
 )
 _is_secret_name = re.compile(_TELLING_NAME, re.IGNORECASE).fullmatch
 _SHORTEST_SECRET = 6
-"""A shorter value would also be found in texts that have nothing to do with it."""
+"""A shorter secret would also be found in unrelated texts, so it is not searched for."""
 
 _PASSWORD_WITHIN = re.compile(r"(?<=:)[^/:@\s]+(?=@)|(?<=password=)\S+")
 """The password in a URL, or in the address of a database."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 PUBLISHERS_AFFECTED = "REQUIRED_ARRAY_EXTENDED"
-"""The rule of a change that can be permitted, and still makes the broker reject what publishers send today."""
+"""The rule of a change that may be permitted although the broker then rejects events that publishers send today."""
 
 
 def schema_text(document: Any) -> str:

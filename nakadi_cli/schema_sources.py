@@ -1,4 +1,4 @@
-"""Reads event types for the commands that generate something: from a broker, or from a file."""
+"""Reads event types for the commands that generate source text and events: from a broker, or from a file."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from nakadi_cli.output import harmless
 
 _SUBSCRIPTION = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 
-# What the broker calls the type and the target of a sink, by the service in an ARN.
+# The broker's names for the type and the target of a sink, by the service in an ARN.
 _TARGETS_BY_SERVICE = {
     "lambda": ("lambda", "function"),
     "sqs": ("sqs", "queue"),

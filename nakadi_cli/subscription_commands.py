@@ -118,7 +118,7 @@ def get_subscription(subscription: str) -> None:
 @click.option("--reads", multiple=True, help="The members of events that the subscription reads, separated by commas.")
 @click.option("--projection", is_flag=True, help="Have the broker send only these members.")
 @click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
-def create_subscription(  # every option by its name
+def create_subscription(  # Click passes every option by its name
     event_types: tuple[str, ...],
     owner: str | None,
     group: str | None,

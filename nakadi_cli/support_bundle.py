@@ -25,7 +25,7 @@ from nakadi_cli.failures import BadInput, Failed
 from nakadi_cli.redaction import secret_values, shown_settings, without_secrets
 
 _LOG_BYTES = 2_000_000
-"""How much of the end of each log the bundle contains."""
+"""How many bytes of the end of each log the bundle contains."""
 
 
 @command(
@@ -40,10 +40,10 @@ _LOG_BYTES = 2_000_000
 )
 @click.option("--process", type=int, help="The process id of the broker on this machine, to read its settings.")
 def support_bundle(file: Path | None, logs: tuple[str, ...], process: int | None) -> None:
-    """Collect information that helps to find a fault in one file: doctor, metrics, settings, versions and logs.
+    """Collect in one file the information that helps to find a fault: doctor, metrics, settings, versions and logs.
 
     The command removes passwords, tokens and keys. The bundle names event types and subscriptions, but has no events.
-    If the broker does not answer, the bundle says so, and has the rest. Check its content before you pass it on.
+    If the broker does not answer, the bundle says so, and has all other parts. Check its content before you pass it on.
     """
     file = file or Path(f"nakadi-support-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
     api = connect()

@@ -45,7 +45,7 @@ OBJECTIVE_COLUMNS = {
 
 @click.group("tables", cls=Group)
 def tables() -> None:
-    """Show what the runs of jobs added to tables, and how soon, and describe tables for dbt."""
+    """Show the events that runs of jobs added to tables, and how soon, and describe tables for dbt."""
 
 
 @subcommand(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")

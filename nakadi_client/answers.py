@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
     warning: str | None = None
 
     def item_results(self, count: int) -> list[ItemResult] | None:
-        """Return the outcome of each event in the order of the batch, or None if the body is something else."""
+        """Return the outcome of each event in the order of the batch, or None if the body has another form."""
         try:
             found = _ITEMS.decode(self.body)
         except msgspec.DecodeError:

@@ -78,7 +78,7 @@ class Batch(Generic[Event]):
         return f"<Batch of {len(self)} events up to {self.offset} of {self.event_type}:{self.partition}>"
 
     def cursor_of_progress(self) -> Cursor | None:
-        """Return a cursor that covers only events that the loop has finished, or None if no such cursor is known.  The
+        """Return a cursor that covers only events that the loop has finished, or None if no such cursor is known. The
         broker does not send the offsets of single events, and numbers may be missing between them. The number of an
         event is at least that of the offset before the batch plus the event's position in the batch, so committing this
         sum covers no later event.

@@ -206,7 +206,7 @@ class AsyncApi:
 
     async def _token(self) -> str | None:
         tokens = self._connection.tokens
-        # Other sources may read a file or ask an identity provider.
+        # Sources other than a string may read a file or ask an identity provider.
         return tokens.get() if isinstance(tokens, Fixed) else await asyncio.to_thread(tokens.get)
 
 

@@ -152,7 +152,7 @@ class Consumer(Generic[Event]):
 
     def abort(self) -> None:
         """End the loop when the current batch is done, and commit nothing more: uncommitted events are delivered again.
-        Any thread may call this, such as after a second signal. Nothing waits for the broker then.
+        Any thread may call this, for example after a second signal. Nothing waits for the broker then.
         """
         with self._lock:
             self._aborted = True
@@ -186,7 +186,7 @@ class Consumer(Generic[Event]):
             self._todo.wait_for(lambda: self._aborted or self._running <= most, timeout)
 
     def health(self) -> Health:
-        """Return numbers for a health check: the state of the stream, and when the last line came."""
+        """Return the figures for a health check: the state of the stream, and when the last line came."""
         with self._lock:
             return self._core.health(time.monotonic())
 

@@ -163,7 +163,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Do nothing until this moment, or until something else happens if `until` is None."""
+    """Do nothing until this moment or the next change; if `until` is None, until the next change."""
 
     until: float | None = None
 
@@ -175,7 +175,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Numbers for a health check and for metrics. Seconds count until now; None if the event has not happened yet."""
+    """Figures for a health check and for metrics. Seconds count until now; None if the event has not happened yet."""
 
     state: str
     partitions: int
@@ -237,7 +237,7 @@ class _Session(msgspec.Struct):
 
 
 class ConsumerCore:
-    """The successive streams of one subscription, until `limit` events are handed out.  Without `follow`, it ends when
+    """The successive streams of one subscription, until `limit` events are handed out. Without `follow`, it ends when
     the broker has no more events.
     """
 
@@ -308,7 +308,7 @@ class ConsumerCore:
         return Open(self._options_of_next())
 
     def handle_uncommitted_count(self, events: int) -> None:
-        """Take the number of uncommitted events.  The stream also ends if another one has the partitions with the
+        """Take the number of uncommitted events. The stream also ends if another one has the partitions with the
         remaining events.
         """
         self._has_to_count = False
@@ -368,7 +368,7 @@ class ConsumerCore:
         self._look_for_lost(session, now)
 
     def _handle_unreadable_events(self, place: Place, why: str, now: float) -> None:
-        """The stream goes on with its other partitions, until patience ends."""
+        """The stream continues with its other partitions, until patience ends."""
         error = EventsUnreadable(why, partition=place[1])
         since = self._unreadable_since.setdefault(place, now)
         if since == now:
@@ -377,7 +377,7 @@ class ConsumerCore:
             self._error = error
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
-        """Note that the stream has ended, or that its connection broke.  Events that were not handed out come again
+        """Note that the stream has ended, or that its connection broke. Events that were not handed out come again
         with the next stream.
         """
         session, self._current = self._current, None

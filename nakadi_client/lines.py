@@ -6,7 +6,7 @@ from __future__ import annotations
 class LineSplitter:
     """Splits at `\\n` and nowhere else: JSON texts may contain U+2028, U+2029 and U+0085, at which `splitlines` splits.
 
-    What follows the last `\\n` waits for the next chunk. If the connection breaks within a line, its beginning stays
+    The text after the last `\\n` waits for the next chunk. If the connection breaks within a line, its beginning stays
     here, so a truncated line never counts as complete.
     """
 

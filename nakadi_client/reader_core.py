@@ -36,7 +36,7 @@ _TRY_AGAIN = (408, 429)
 class ReadOptions(msgspec.Struct, frozen=True):
     """Where a reader begins, and how it reads. Its fields are keywords of `read`.
 
-    start        "begin", "end", a time, or offsets by partition, behind which to begin.
+    start        "begin", "end", a time, or offsets by partition, after which reading begins.
     partitions   Read only these.
     follow       False ends at the events that existed at the beginning.
     batch_limit  Events in a batch.
@@ -53,7 +53,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 EMPTY_LINES_AT_END = 5
-"""A broker sends a line a second in a partition in which it finds no events."""
+"""A partition counts as finished after this number of empty lines: one a second while the broker finds no events."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@
         relay.run()
 
 The application inserts rows into an outbox table. The relay publishes them in order by key, and deletes them when the
-broker has acknowledged them. It knows nothing of the broker but its HTTP API. Begin reading with `relay`; `verdicts`
-decides without input or output on the fate of rows, and `outbox` has all SQL but the tables', which is in `schema`.
+broker has acknowledged them. It uses only the broker's HTTP API. Begin reading with `relay`; `verdicts` decides without
+input or output what happens to rows, `schema` has the SQL that creates tables, and `outbox` has all other SQL.
 """
 
 from nakadi_relay.feed import Feed, FeedUnusable

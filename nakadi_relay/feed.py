@@ -1,9 +1,9 @@
 """A table's rows as events of the category `data`: all rows once, and every change from then on.
 
 A feed reads PostgreSQL's log through a replication slot, and writes events into the outbox, from where relays publish
-them. So their order by key, refused events and several relays are as for events that an application wrote.
+them. So relays order them by key, treat refused ones, and share the work as for events that an application wrote.
 
-The outbox misses no change and has none twice. The slot is created first, and holds all commits from then on. Then
+The outbox gets each change exactly once. The slot is created first, and holds all commits from then on. Then
 one transaction writes all rows of the table, together with the snapshot in which it saw them: the log's transactions
 that the snapshot sees are skipped. From then on, one transaction writes the events of some transactions, together
 with the place in the log that they reach: repetitions by the slot after a crash are skipped.
@@ -79,7 +79,7 @@ class Feed:
         self._relation = OutboxNames(relation if "." in relation else f"public.{relation}")
         self._event_type = event_type
         self._stopping = threading.Event()
-        # The same for the same feed, and another one for each: slots are named in the whole cluster.
+        # Each feed has its own name, always the same: the names of slots are unique in the whole cluster.
         identity = f"{conninfo_to_dict(dsn).get('dbname')} {table} {self._relation.table} {event_type}"
         self._name = f"nakadi_{uuid5(NAMESPACE_URL, identity).hex}"
 

@@ -27,7 +27,7 @@ APPLICATION_NAME = "nakadi-relay"
 _MAX_REASON_CHARACTERS = 2_000
 
 
-# In seconds. A DSN may have others.
+# In seconds. A DSN may set other values.
 _CONNECTION_LIMITS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -162,7 +162,7 @@ class Outbox:
             return cursor.execute(query, [limit]).fetchall()
 
     def retry(self, row_id: int) -> bool:
-        """Put a refused row back in its place; whether it was there."""
+        """Put a refused row back in its place. Returns whether the row existed."""
         return self._resolve(
             f"""WITH gone AS (DELETE FROM {self._names.refused} WHERE id = %s RETURNING *)
             INSERT INTO {self._names.quoted} (id, event_type, key, event, eid, written_at) OVERRIDING SYSTEM VALUE
@@ -173,7 +173,7 @@ class Outbox:
     def skip(self, row_id: int) -> bool:
         """Forget a refused row, so that later ones with its key continue; return whether it was there."""
         resolved = self._resolve(f"DELETE FROM {self._names.refused} WHERE id = %s RETURNING id", row_id)
-        # The rows that waited behind it are in the table already, so no insert wakes a relay.
+        # The rows that waited for the refused one are in the table already, so no insert wakes a relay.
         self._connection.execute("SELECT pg_notify(%s, '')", [self._names.channel])
         return resolved
 

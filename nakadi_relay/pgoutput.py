@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """A committed transaction and its changes, in their order. `end_position` is the place in the log behind it."""
+    """A committed transaction and its changes, in their order. `end_position` is the place in the log after it."""
 
     xid: int
     commit_position: int

@@ -46,7 +46,7 @@ _STOP_CHECK_SECONDS = 0.5
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Numbers since the relay began. `failures` are rounds that the broker or the database ended."""
+    """Figures since the relay began. `failures` are rounds that the broker or the database ended."""
 
     published: int = 0
     refused: int = 0

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 RowKey = tuple[str, str | int]
-"""Rows with the same are published in order. A row without a key has one of its own."""
+"""Rows with the same key are published in order. A row without a key gets a key of its own."""
 
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode

@@ -3,7 +3,7 @@
     orders = nakadi_spark.read(spark, "https://events.example.org", "order.placed")
     orders.groupBy("customer.country").count().show()
 
-`reading.py` is the whole story: what the jobs' table has is read by Spark itself (`tables.py`), and what it lacks by
+Begin with `reading.py`: Spark itself reads the events in the jobs' table (`tables.py`), and what it lacks by
 tasks that read the log (`shares.py`), from a broker or from its stores (`sources.py`). `writing.py` publishes rows.
 `data_source.py`, for Spark 4, has both as a source and a target with the name `nakadi`, and streams; `batches.py` is
 what Spark 3.5 has instead of streams.

@@ -1,8 +1,8 @@
 """Reads events as a DataFrame: the rows of tables by Spark itself, and the rest of the log by tasks.
 
-The table is read in the state that it has now, and this state says up to where it has the events. What comes after that
-is taken from the log: no event is missing, and none is there twice, whatever jobs do meanwhile. The events to read are
-fixed then: each action on the DataFrame has the same events, as long as they are kept.
+The table is read in the state that it has now, and this state says up to where it has the events. Later events come
+from the log: no event is missing or read twice, even if jobs write to the table meanwhile. The events to read are fixed
+then: each action on the DataFrame has the same events, as long as they are kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(
     until: datetime | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Read the events that there are now, each of them once. Raises `BadRead` and `NakadiError`.
+    """Read each event that exists now once. Raises `BadRead` and `NakadiError`.
 
     source      A broker, its stores, or just the URL of a broker.
     event_type  A name; a pattern such as `order.*`; or several of them. Unless it is a single name, the first column is
@@ -88,7 +88,7 @@ def _plan(spark: SparkSession, source: Source, opened: OpenSource, name: str, ti
     event_type = opened.find(name)
     if event_type is None:
         raise BadRead(f"There is no event type {name}.")
-    # Whether somebody may read single events, only the broker decides.
+    # Only the broker decides whether the caller may read single events.
     if not (source.tables and event_type.table) or event_type.has_owners:
         event_type = replace(event_type, table="", seam={})
         return _Planned(source, event_type, derive_columns(event_type, event_type.schemas), None)
@@ -113,7 +113,7 @@ def _read_several(
     frames = []
     for each in planned:
         there = {*column_names(each.columns)}
-        # Of an event type with none of these columns, the rows count all the same.
+        # Rows count even if the event type has none of these columns.
         names = [name for name in wanted if name in there] or ["nakadi_offset"]
         rows = _read_one(spark, opened, each, times, names)
         frames.append(rows.select(F.lit(each.event_type.name).alias(EVENT_TYPE), "*"))

@@ -20,7 +20,8 @@ from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo
 
 SILENCES = 10
-"""Seconds without an event after which a partition has no more. A job waits longer than a person who asks a query."""
+"""After this many seconds without an event, a partition counts as finished. A job waits longer than an interactive
+query."""
 
 _LOGGER = logging.getLogger("nakadi_spark")
 
@@ -115,4 +116,4 @@ class Stores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Source = Broker | Stores
-"""What a job reads from. It is picklable, because tasks open it too."""
+"""The source of a job's events. It is picklable, because tasks open it too."""

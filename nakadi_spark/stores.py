@@ -1,7 +1,7 @@
 """Events from the stores of a broker, without the broker: its data folder, or DynamoDB, Kinesis, Kafka and S3.
 
-What is in the archive is read from there, by any number of tasks, and nothing else is burdened. Only the rest is read
-from the log. Whoever may read the stores may read every event.
+Any number of tasks read archived events from the archive, without load on other stores. Only the rest comes from the
+log. Anyone with access to the stores can read every event.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _make_seam(positions: Iterator[tuple[str, Position]]) -> Seam:
 
 
 def behind_table(seam: Seam, partition: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """What the table lacks of these pieces."""
+    """The parts of these pieces that the table lacks."""
     for piece in pieces:
         if not is_in_table(seam, piece.timeline.order, partition, piece.end - 1):
             following = seam.get(partition, {}).get(piece.timeline.order, 0)

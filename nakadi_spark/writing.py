@@ -66,7 +66,7 @@ def write(
 
 
 def plan_writing(broker: Source, event_type: str, key: str | Sequence[str], run: str) -> Target:
-    """Find out what the events of an event type need. Raises `BadWrite`."""
+    """Look up how the events of an event type must be written. Raises `BadWrite`."""
     if not isinstance(broker, Broker):
         raise BadWrite("Only a broker publishes events: name its URL.")
     with broker.open() as source:
@@ -78,7 +78,8 @@ def plan_writing(broker: Source, event_type: str, key: str | Sequence[str], run:
 
 
 def publish_rows(target: Target, partition: int, rows: Iterable[Row]) -> int:
-    """Publish the rows of a partition, and return how many there were. Raises what ended the first one that failed."""
+    """Publish the rows of a partition, and return how many there were. Raises the error of the first one that
+    failed."""
     failures: list[NakadiError] = []
 
     def note_failure(delivery: Delivery) -> None:

@@ -5,8 +5,8 @@
             for row in answer.rows():
                 print(row)
 
-`queries.py` is the whole story: it checks the query, opens a database for it in which there is nothing else, and locks
-it. `http_source.py` reads the log, `rows.py` makes rows of events, and `tables.py` finds tables.
+Begin with `queries.py`: it checks the query, opens an empty database for it, and locks it. `http_source.py` reads the
+log, `rows.py` makes rows of events, and `tables.py` finds tables.
 """
 
 from __future__ import annotations

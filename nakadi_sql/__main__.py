@@ -21,16 +21,16 @@ from nakadi_sql import BadQuery, HttpSource, QueryStopped, open_tables
 from nakadi_sql.values import json_array
 
 OWN_MEGABYTES = 512
-"""What Python, Arrow and DuckDB take beside what DuckDB counts."""
+"""Memory of Python, Arrow and DuckDB that DuckDB does not count."""
 
 NICENESS = 10
-"""The broker goes first."""
+"""The broker gets the processor before queries."""
 
 MAX_OPEN_FILES = 256
 
 
 class Order(msgspec.Struct):
-    """A query, the broker, and what the query may take. `tables` is a place as `open_tables` takes it."""
+    """A query, the broker, and the limits of the query. `tables` is a place as `open_tables` takes it."""
 
     sql: str
     url: str
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _limit_process(order: Order) -> None:
-    """Limit what the process may take, whatever the database does. Some systems do not know some of the limits."""
+    """Limit the resources of the process, whatever the database does. Some systems lack some of these limits."""
     os.nice(NICENESS)
     megabyte = 1_000_000
     for name, most in (

@@ -43,7 +43,7 @@ MAX_FAILURES = 5
 PAUSE_SECONDS = 1.0
 
 SILENT_SECONDS = 15.0
-"""The broker says something each second, even if nothing comes."""
+"""The connection counts as dead after this time: the broker sends a line each second, even without events."""
 
 JSON_STREAM = "application/x-json-stream"
 TOO_MANY = 429
@@ -198,7 +198,7 @@ class HttpSource:
         return {each["partition"]: each["newest_available_offset"] for each in found}
 
     def _resolve(self, where: str, offsets: Mapping[str, str]) -> dict[str, str]:
-        """The offsets of partitions that are meant by BEGIN, or by a time: the one before the first event of then."""
+        """The partitions' offsets for BEGIN, or for a time: the offset before the first event that was stored then."""
         cursors = [{"partition": name, "offset": offset, "shift": 0} for name, offset in offsets.items()]
         return {each["partition"]: each["offset"] for each in self._post(f"{where}/shifted-cursors", cursors)}
 
@@ -269,8 +269,8 @@ class HttpSource:
     def _add_times(self, event_type: EventTypeInfo, piece: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
         """Add the times of events that do not contain when they were stored.
 
-        An event with a time of its own in its metadata gets the time of the event before it in its partition, than
-        which it is not older.
+        An event with a time of its own in its metadata gets the time of the event before it in its partition: it is not
+        older than that event.
         """
         if event_type.category is not Category.UNDEFINED:
             return piece
@@ -306,7 +306,7 @@ class HttpSource:
         return times
 
     def _starts(self, event_type: EventTypeInfo) -> Sequence[_Cursor]:
-        """The cursors behind which the partitions are read: where the table ends, or the beginning."""
+        """The cursors after which the partitions are read: the end of the table, or the beginning."""
         starts: list[_Cursor] = []
         lost = 0
         for each in self._get(f"{path('event-types', event_type.name)}/partitions"):
@@ -351,7 +351,7 @@ class HttpSource:
 
 
 def _has_current_state(event_type: Mapping[str, Any]) -> bool:
-    """As for the jobs, which keep a table of the newest events."""
+    """Whether the jobs keep a table of the newest events, by the jobs' own rule."""
     has_keys = event_type["partition_strategy"] == PartitionStrategy.HASH
     is_compacted = CleanupPolicy(event_type["cleanup_policy"]).compacts
     return is_compacted or (event_type["category"] == Category.DATA and has_keys)
@@ -388,7 +388,7 @@ def _read_metadata(text: bytes) -> _Metadata | None:
 
 
 def _key(text: bytes, paths: Sequence[tuple[str, ...]]) -> str | None:
-    """The key of an event, as its publisher's broker has made it."""
+    """The key of an event, as the broker derived it when the event was published."""
     event = msgspec.json.decode(text)
     try:
         values = [reduce(getitem, where, event) for where in paths]
@@ -413,12 +413,12 @@ def _read_offset(text: str) -> tuple[int, int]:
 
 
 def _is_at(offset: str, last: _Place) -> bool:
-    """Whether an offset is at a place, or behind it."""
+    """Whether an offset is at a place, or after it."""
     return offset != BEGIN and _read_offset(offset) >= last
 
 
 def _time_text(moment: datetime) -> str:
-    """A time as the broker takes it for an offset."""
+    """A time in the form in which the broker accepts it as an offset."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

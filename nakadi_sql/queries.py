@@ -1,8 +1,8 @@
 """Answers a query: a database in memory with the event types that the query names, and nothing else.
 
-The order matters. First the source says up to where the tables have the events, and only then a state of each table is
-chosen, which has at least these. Rows after that place are taken from the log, and not from the table: so no event is
-missing, and none is there twice, whatever jobs do meanwhile.
+The order matters. First the source says up to which place the tables have the events; only then `ask` chooses a state
+of each table, which has at least these. Rows after that place come from the log, and not from the table: so no event is
+missing or read twice, even if jobs write meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:N
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a query may take. `seconds` limits the whole query, `megabytes` its memory, and `rows` its result's length.
+    """Limits of a query. `seconds` limits the whole query, `megabytes` its memory, and `rows` its result's length.
 
     `disk_megabytes` limits what the query writes to disk because it does not fit into memory; None means ten times
     `megabytes`.
@@ -128,7 +128,7 @@ class _Wanted(Struct, frozen=True):
 
 
 def _find(source: EventSource, name: str) -> _Wanted:
-    """What a query means by the name of a table. Raises `BadQuery`."""
+    """The event type that a query means by the name of a table. Raises `BadQuery`."""
     base = name.removesuffix(LATEST_SUFFIX)
     try:
         return _Wanted(find_event_type(source, name))
@@ -186,7 +186,7 @@ class _Database:
     def add(self, name: str, wanted: _Wanted, source: EventSource, tables: Tables | None) -> Sequence[str]:
         """Add an event type under the name that the query uses. Returns the folders of its tables."""
         event_type = wanted.event_type
-        # Whether somebody may read single events, only the broker decides.
+        # Only the broker decides whether the caller may read single events.
         has_table = event_type.table and not event_type.has_owners
         table = tables.find(event_type.table) if has_table and tables else None
         folders: list[str] = []
@@ -225,7 +225,7 @@ class _Database:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Make sentences of what DuckDB raises."""
+        """Turn errors of DuckDB into sentences."""
         try:
             yield
         except duckdb.InterruptException:
@@ -233,7 +233,7 @@ class _Database:
         except duckdb.OutOfMemoryException as error:
             raise self._memory_error(error) from None
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            # What goes wrong while Arrow reads the result is an error of Arrow with the text of DuckDB.
+            # An error while Arrow reads the result is an error of Arrow with the text of DuckDB.
             if "INTERRUPT" in str(error):
                 raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
             if "Out of Memory" in str(error):
@@ -241,7 +241,7 @@ class _Database:
             raise BadQuery(str(error)) from None
 
     def _memory_error(self, error: Exception) -> QueryStopped:
-        """What DuckDB says, without its advice to change settings."""
+        """The error with the message of DuckDB, without its advice to change settings."""
         reason = str(error).partition("Possible solutions")[0]
         return QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {reason.strip()}")
 

@@ -61,7 +61,7 @@ class _Unfit(Exception):
 
 
 class _Seen:
-    """Whether something of the event is in no column."""
+    """Whether a part of the event is in no column."""
 
     __slots__ = ("lacking",)
 
@@ -167,7 +167,7 @@ def _structure(kind: Struct) -> Convert:
 
 
 def _field_converter(kind: Kind) -> Convert:
-    """Makes NULL of what the column cannot hold."""
+    """Makes NULL of a value that the column cannot hold."""
     read = _converter(kind)
 
     def convert(text: bytes, seen: _Seen) -> Any:

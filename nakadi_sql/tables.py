@@ -65,7 +65,7 @@ class FolderTables(Struct, frozen=True):
                 number = int(files.read_range(hint))
             if number < 0:
                 raise BadQuery(f"The broker knows a table that is not in {place}/{table}: --tables names its place.")
-            # Whoever commits writes the hint last.
+            # A commit writes the hint last.
             while [*files.list_objects(f"{table}/metadata/v{number + 1}.metadata.json")]:
                 number += 1
         return _files_at(f"{place.rstrip('/')}/{table}/metadata/v{number}.metadata.json")

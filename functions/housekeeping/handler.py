@@ -16,7 +16,7 @@ from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFuncti
 from nakadi.app.settings import read_settings
 from nakadi.common.chores import failed_chore_counts, run_and_log_failure
 
-# Seconds; the gateway itself waits for less.
+# The longest wait for an answer, in seconds. The gateway itself waits for less.
 PING_TIMEOUT_SECONDS = 60.0
 
 # Even a late round misses no commit to a table. Seeing a commit twice does not change the maximum.
@@ -24,7 +24,8 @@ TWO_ROUNDS = timedelta(minutes=10)
 
 
 def ping(url: str) -> None:
-    """Keep the link from the gateway to the streaming service active. Any answer does so, and no answer is an error."""
+    """Keep the link from the gateway to the streaming service active. Any answer is enough; no answer at all is an
+    error."""
     with suppress(HTTPError):
         urlopen(url, timeout=PING_TIMEOUT_SECONDS).close()  # noqa: S310  # the address of our own API, which the deployment tells
 

@@ -1,6 +1,6 @@
 """Acknowledges misfits and gaps of tables: later runs still count them, but no longer warn of them.
 
-It needs no Spark, since the registry has the numbers.
+The command needs no Spark, since the registry has the numbers.
 """
 
 from __future__ import annotations

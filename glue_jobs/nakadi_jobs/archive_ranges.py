@@ -22,7 +22,7 @@ TopicPartition = tuple[str, int]
 class ArchiveRange(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `events` is the number of events: It is smaller than the number of offsets if compaction or an erasure removed some
+    `events` is the number of events: it is smaller than the number of offsets if compaction or an erasure removed some
     events, and None if the remaining ones were not counted. Times are microseconds.
     """
 

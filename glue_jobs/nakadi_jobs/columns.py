@@ -65,7 +65,7 @@ Kind = Scalar | Json | Texts | Array | Struct
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A column. `contested` means that it had another type in another schema version, so it may lack some published
+    """A column. `has_several_types` means that another schema version gives it another type, so it may lack published
     values.
 
     `source` is set for an additional column for values of another type, and names the property. Both columns read the
@@ -146,7 +146,7 @@ def text_properties(columns: Struct) -> frozenset[str]:
 
 
 def contains_several_types(kind: Kind) -> bool:
-    """Whether any property inside it had several types."""
+    """Whether any property inside this type had several types."""
     match kind:
         case Struct(fields):
             return any(field.has_several_types or contains_several_types(field.kind) for field in fields)
@@ -451,14 +451,14 @@ def _implied_type(schema: Mapping[str, Any]) -> str:
 
 
 def _join_kinds(known: Kind, other: Kind) -> Kind | None:
-    """The older type extended by the newer one; None if it cannot hold the newer one's values."""
+    """The older type, extended by the newer one; None if the result could not hold all values of the newer one."""
     match known, other:
         case Struct(), Struct():
             return merge_columns(known, other)
         case Array(old), Array(new):
             element = _join_kinds(old, new)
             return None if element is None else Array(element)
-        # Reading reveals the unknown parts of objects and arrays.
+        # Only reading shows the types in the unknown parts of objects and arrays.
         case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
             return known
         case Scalar(name=have), Scalar(name=want):

@@ -1,4 +1,4 @@
-"""The command line that all jobs share, and what it opens; a laptop and Glue use the same one."""
+"""The command line that all jobs share, and the stores that it opens; a laptop and Glue use the same one."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ GLUE_PREFIXES = (
 
 
 PASS_THROUGH_ARGUMENTS = ("--conf", "--python-modules-installer-option")
-"""Their values are options of Spark and pip, and may look like arguments."""
+"""Arguments whose values are options of Spark and pip, and may look like arguments."""
 
 
 def options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -213,7 +213,7 @@ def options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpar
 
 
 def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None], *, has_one_trace: bool = True) -> int:
-    """Open what the arguments name, run the job, print its summary, and return the exit code.
+    """Open the stores that the arguments name, run the job, print its summary, and return the exit code.
 
     With `has_one_trace`, the whole run is a trace; otherwise, the job begins its traces itself.
     """

@@ -69,7 +69,7 @@ An event is in its table exactly once, however often this runs; what was archive
 ATTEMPTS = 5
 
 MAX_EXPLAINED_MISFITS = 1000
-"""The misfits of a batch whose reasons a run looks for."""
+"""The largest number of misfits in a batch whose reasons a run finds."""
 
 NOTHING = AddedRows(0, 0)
 
@@ -171,7 +171,7 @@ def update_all_tables(work: JobContext, event_types: Sequence[EventType]) -> Non
 
 
 def _run_each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event_types: Sequence[EventType]) -> None:
-    # Spark gives each thread a connection, and this takes it back.
+    # Spark gives each thread a connection, which this call closes.
     for _ in pool.map(inheritable_thread_target(task), event_types):
         pass
 
@@ -189,7 +189,7 @@ def _group_by_shared_objects(
         try:
             progress = _read_progress(events_table(work.spark, work.database, each))
         except (Py4JError, PySparkException):
-            continue  # `update_tables` reports the error.
+            continue  # `update_tables` reports the error
         parts = unread_parts(work.index, each, progress)
         news[each.id] = [part for part in parts if work.options.read_damaged or part.name not in progress.damaged]
     readers = Counter(key for parts in news.values() for key in {part.location.key for part in parts})
@@ -474,7 +474,7 @@ def _merge_current_state_with_retries(work: JobContext, event_type: EventType, e
 def _merge_current_state(
     event_type: EventType, events: Table, latest: Table, known: Progress, stored: Progress
 ) -> None:
-    """Merge the newest event of each key that has news.
+    """Merge the newest event of each key that has new events.
 
     New rows of the first table may be older than the known event of their key: they filled a gap, or come from another
     partition. So this considers all events of these keys that are at least as new as the oldest new row, including

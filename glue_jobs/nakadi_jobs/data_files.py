@@ -54,7 +54,7 @@ class FilePlan(Struct, frozen=True):
 
 
 class FileForm(Struct, frozen=True):
-    """What new files of a table must look like: the schema as JSON, the folder, and the only partition field, a day."""
+    """The form of new files of a table: the schema as JSON, the folder, and the only partition field, a day."""
 
     schema: str
     location: str
@@ -146,7 +146,8 @@ def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: RewriteRows)
 
 
 def file_form(java: Any, jvm: Any, time: str) -> FileForm:
-    """Raises `UnsupportedForm` for a table that is not partitioned by day of this column, or compressed otherwise."""
+    """The form of a table's files. Raises `UnsupportedForm` for a table that is not partitioned by the day of this
+    column, or has another compression."""
     fields = [(java.schema().findColumnName(each.sourceId()), each) for each in java.spec().fields()]
     if [(name, str(each.transform().toString())) for name, each in fields] != [(time, "day")]:
         raise UnsupportedForm("it is not by day")

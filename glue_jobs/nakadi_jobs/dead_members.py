@@ -1,4 +1,4 @@
-"""Erases bytes that are still stored although no segment of the archive refers to them.  If a member of an archive
+"""Erases bytes that are still stored although no segment of the archive refers to them. If a member of an archive
 object is rewritten, merged or dropped, its old bytes stay in the object as long as other members are in use. An object
 without references stays until a job removes it. This module searches both kinds of objects. If an object has the value,
 the module moves the members in use to another object, and removes the old one at once; readers of the old object then

@@ -1,4 +1,4 @@
-"""Finds what the schema of an event type says about its columns. This module needs no Spark.
+"""Finds the descriptions of columns in the schema of an event type. This module needs no Spark.
 
 >>> schema = {"properties": {"total": {"type": "number", "description": "with taxes"}}}
 >>> column_descriptions(Struct((Field("total", DOUBLE),)), schema)

@@ -45,7 +45,7 @@ PERSONAL_DATA_PROPERTY = "nakadi.personal-data"
 DESCRIBING_PROPERTIES = (COMMENT_PROPERTY, OWNER_PROPERTY, PERSONAL_DATA_PROPERTY)
 
 EXPIRED_BEFORE_PROPERTY = "nakadi.expired-before"
-"""A property of a table of all events: expired events from before this moment were removed."""
+"""A property of a table of all events: a job has removed the expired events from before this moment."""
 
 PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
@@ -168,7 +168,7 @@ def prepare_table(table: Table, event_type: EventType, columns: Struct, *, by_da
 
 
 def _describing_properties(event_type: EventType, schema: KnownSchema) -> Mapping[str, str]:
-    """What the event type says about its table: a comment, the owner, and the paths of personal data."""
+    """The properties of a table from its event type: a comment, the owner, and the paths of personal data."""
     described = schema_description(json_schema_of(schema) if isinstance(schema, RecordType) else schema)
     try:
         personal = personal_data_paths(event_type.annotations)

@@ -44,7 +44,7 @@ _JSON_STRINGS = r'\G((?:[^"]|"(?![{\[])(?:[^"\\]|\\.)*+")*+)"([{\[](?:[^"\\]|\\.
 
 ESCAPE, CODE, TWO_BACKSLASHES, BACKSLASH = "\\", r"\u", r"\\", r"\u005c"
 
-# As Java wants a replacement.
+# The replacement, in the syntax of Java.
 LITERAL_REPLACEMENT, LIKE_JSON_REPLACEMENT, BROKEN_REPLACEMENT = r'$1"\\u0001$2"', r'$1"\\u0002$2', r"\\u0003"
 
 CODE_LIKE_JSON, CODE_BROKEN = r"\u0002", r"\u0003"
@@ -55,7 +55,7 @@ EXACT_DIGITS = 15
 """Numbers with at most this many digits are nearest to different doubles."""
 
 MISFIT = "nakadi_misfit"
-"""The field with the text of an unreadable line. No property with this name has a column."""
+"""The field with the text of an unreadable line. A property with this name has no column."""
 
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 

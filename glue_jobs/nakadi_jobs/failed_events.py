@@ -33,8 +33,8 @@ def find_dead_letters(
 
 
 def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, ErasedValue]]) -> Sequence[HoldingObject]:
-    """Skip the parked events of these event types that have the value. Returns the events of the redriving event type
-    that have it; they may come from any event type.
+    """Skip the parked events of these event types that have the value. Returns the events with the value that are in
+    the event type for redriving; they may come from any event type.
     """
     wanted_by_name = {event_type.name: wanted for event_type, wanted in meant}
     redrive = work.options.dead_letter_redrive

@@ -37,7 +37,7 @@ Small files are merged and old snapshots expired every few minutes.
 A run can be interrupted or killed at any time: the next one, and every run of compaction, goes on where it was."""
 
 RETRY_SECONDS = 300.0
-"""The pause before an event type that failed is tried again without news."""
+"""The pause before a failed event type is tried again if it has no new events."""
 
 Marker = tuple[tuple[str, int, int], ...]
 """The revision of each partition's head in the log index, with its topic and number."""
@@ -179,7 +179,7 @@ def _handle_signals() -> Iterator[threading.Event]:
     """Let the first SIGINT or SIGTERM end the work after the current round, and the second one at once."""
     ending = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        # Other threads get no signals; their caller ends the process.
+        # Threads other than the main one get no signals; their caller ends the process.
         yield ending
         return
     before: dict[int, Any] = {}

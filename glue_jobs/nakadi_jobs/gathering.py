@@ -33,10 +33,10 @@ GATHERED_BYTES = 32 * 1024 * 1024
 READING_THREADS = 4
 
 MAX_SKIPPED_BYTES = 256 * 1024
-"""The bytes between two members that one request may read along: a second request would take longer."""
+"""The most bytes between two members that one request reads together: a second request would take longer."""
 
 MAX_SPAN_BYTES = 8 * 1024 * 1024
-"""The bytes that one request reads, unless a single member is larger: a task holds several of them in memory."""
+"""The most bytes that one request reads, unless a single member is larger: a task holds several requests in memory."""
 
 
 class IncompleteReading(Exception):

@@ -45,7 +45,7 @@ MEASUREMENTS = SmallTable(
 
 
 class Measurement(Struct, frozen=True):
-    """A window of an event type."""
+    """The measurements of an event type in one window."""
 
     event_type: EventType
     traffic: Traffic

@@ -19,7 +19,7 @@ from openlineage.client.uuid import generate_new_uuid
 from nakadi.event_types.table_runs import TableRun
 
 PRODUCER = "https://nakadi.io"
-"""The events name what made them, by a URI."""
+"""The URI by which events name the program that made them."""
 
 TIMEOUT_SECONDS = 5.0
 
@@ -63,7 +63,7 @@ def _make_events(filled: FilledTable, namespace: str) -> Iterator[RunEvent]:
             inputs=[InputDataset(namespace=namespace, name=filled.event_type)],
             outputs=[
                 OutputDataset(
-                    # In the form in which OpenLineage names folders and buckets.
+                    # This is the form in which OpenLineage names folders and buckets.
                     namespace=f"{place.scheme}://{place.netloc}" if place.netloc else "file",
                     name=place.path,
                     outputFacets={"outputStatistics": statistics} if state is RunState.COMPLETE else {},

@@ -28,7 +28,7 @@ class Count(Struct, frozen=True, array_like=True):
     """Counts the events of one window that share a size step, a minute, a partition, or a publisher.
 
     Each event of a window is in four of these, one of each kind. No measurement needs counts by two kinds at once,
-    which would be as numerous as the events. For a publisher, `what` is its `digest`.
+    which would be as numerous as the events. For a publisher, `what` is its `publisher_digest`.
     """
 
     window: datetime
@@ -45,7 +45,7 @@ class Count(Struct, frozen=True, array_like=True):
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
-    """The traffic of an event type between two moments. A skew of 1 means that all partitions carried the same."""
+    """The traffic of an event type between two moments. A skew of 1 means that all partitions had the same traffic."""
 
     since: datetime
     until: datetime
@@ -166,10 +166,10 @@ PUBLISHER = '"published_by":"'
 _FIRST_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 
 _AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
-"""The value after a name, wherever the name is: parsing the whole takes many times as long."""
+"""The value after a name, wherever the name is: parsing the whole event takes many times as long."""
 
 _ONLY_ONCE = f"locate('{PUBLISHER}', value, locate('{PUBLISHER}', value) + 1) = 0"
-"""Whether the payload does not contain the same name too."""
+"""Whether the name occurs only once: the payload does not contain it too."""
 
 _IN_LINE = f"if({_ONLY_ONCE}, {_AT_ONCE}, get_json_object(value, '$.event.metadata.published_by'))"
 

@@ -55,7 +55,7 @@ MAX_SHARE_BYTES = 64 << 20
 """The most bytes of the archive for a task: 450 MB of text, and a file of 45 MB, which nobody has to merge."""
 
 MAX_DOUBTFUL_SHARE = 0.2
-"""If more than this share of the lines is left to Spark, Spark also gets all following lines."""
+"""If Spark has to read more than this share of the lines, it also gets all following lines."""
 
 GATHERED_TEXT_BYTES = 128 << 20
 """The bytes of text in a gathered object."""
@@ -114,7 +114,7 @@ def make_files(
     parts: Sequence[ArchiveRange],
 ) -> CreatedFiles:
     """Write files for these parts: in this process, or in Spark's tasks if there is much work and the tasks run on
-    other machines.  Raises the errors of stores and of damaged members; it then leaves no files.
+    other machines. Raises the errors of stores and of damaged members; it then leaves no files.
     """
     context = spark.sparkContext
     kept: set[str] = set()
@@ -325,7 +325,7 @@ class _DayFiles:
     def add(self, place: tuple[int, int, int, int], rows: pa.Table) -> None:
         day = place[0]
         self._waiting[day].append((place, rows))
-        # Not the bytes of the text: a row needs memory for each column, even without a value.
+        # The bytes of the text do not count: a row needs memory for each column, even without a value.
         self._bytes[day] += rows.nbytes
         if sum(self._bytes.values()) >= FILE_BYTES:
             self._write(max(self._bytes, key=lambda each: self._bytes[each]))

@@ -1,4 +1,4 @@
-"""Reads plain lines of the archive as Arrow rows. A line is plain if reading it changes none of its values.  The text
+"""Reads plain lines of the archive as Arrow rows. A line is plain if reading it changes none of its values. The text
 of a line decides, before any value is parsed, whether Spark has to read the line. Arrow decides too: it rejects long
 numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. Arrow cannot give
 the text of an open object; msgspec takes the text unchanged from the line.
@@ -47,7 +47,7 @@ UTC_TIME = pa.timestamp("us", "UTC")
 FIELD_ID = b"PARQUET:field_id"
 
 FEW_LINES = 64
-"""If one of this many lines is unreadable, all of them are left to Spark."""
+"""If one of this many lines is unreadable, Spark reads all of them."""
 
 _NUMBER = rf"[:,\[]\s*-?[0-9](?:[0-9.]{{{EXACT_DIGITS + 1}}}|[0-9]{{{EXACT_DIGITS}}}|[0-9.]*[eE])"
 """A number that may have more digits than a double holds, or has an exponent."""
@@ -62,7 +62,7 @@ _MOMENT = (
 )
 
 MEMBER = '":'
-"""What stands between a member's name and its value, and seldom anywhere else."""
+"""The text between a member's name and its value, which seldom occurs anywhere else."""
 
 _BLANKS_BEFORE_COLONS = (b" :", b"\t:", b"\r:")
 _MEMBER_WITH_BLANKS = r'"[ \t\r]*:'

@@ -84,7 +84,7 @@ REMAINING_EVENTS_NOTES = {
     "kinesis": "events still in the stream are removed by its retention, and are not delivered",
     "kafka": "events in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving",
 }
-"""What operators must know about logs whose archived events an erasure does not reach, by storage type."""
+"""Notes for operators about logs whose archived events an erasure does not reach, by storage type."""
 
 MICROSECOND_FORMAT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """The format for searching moments in tables."""
@@ -145,7 +145,7 @@ def expire(work: JobContext) -> None:
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {first_line(error)}")
     leftovers.remove_copies(work.table_files, f"{leftovers.GATHERED_FOLDER}/", now - BRANCH_LIFETIME)
-    # In this order: replaced objects stay until the next run, since somebody may be reading them.
+    # The order matters: replaced objects stay until the next run, since somebody may be reading them.
     namespaces = namespaces_of_broker(work)
     with work.spans.of_step("sweep archive"):
         _sweep_archive(work, namespaces, now)
@@ -320,7 +320,7 @@ def _make_rewriter(work: JobContext, hot: EventLog | None, wanted: ErasedValue) 
 
 
 def remaining_event_notes(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
-    """What an operator must know about each storage type with timelines of the event type. `built_in` is the type of
+    """Notes for operators about each storage type with timelines of the event type. `built_in` is the type of
     the broker's own storage.
     """
     timelines = [*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else [])]

@@ -32,7 +32,7 @@ MIN_TASK_BYTES = 64 << 20
 """Files with at least this many bytes are read in Spark's tasks."""
 
 DUPLICATES_WITHIN = timedelta(hours=1)
-"""How long before the oldest event of a run the events were stored that it is compared with."""
+"""New events are compared with events that were stored up to this long before the oldest of them."""
 
 EID, OCCURRED_AT = "metadata.eid", "metadata.occurred_at"
 COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", EID, OCCURRED_AT)

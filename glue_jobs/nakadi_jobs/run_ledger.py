@@ -23,7 +23,7 @@ from nakadi_jobs.row_counts import RowCounts
 
 
 class BatchCounts(Struct, frozen=True, kw_only=True):
-    """What a batch added to a table, and how long its oldest event had waited."""
+    """The rows that a batch added to a table, and how long its oldest event had waited."""
 
     read: Sequence[ArchiveRange]
     damaged: Sequence[ArchiveRange]
@@ -36,7 +36,7 @@ class BatchCounts(Struct, frozen=True, kw_only=True):
 
 
 class RunCounts(Struct, kw_only=True):
-    """What a run has done so far with the events of an event type."""
+    """The counts of a run so far for the events of an event type."""
 
     event_type: EventType
     started_at: datetime

@@ -1,4 +1,4 @@
-"""The table of runs: what each run added to the table of each event type."""
+"""The table of runs: the events that each run added to the table of each event type."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class SmallTable(Struct, frozen=True, kw_only=True):
         between: tuple[datetime, datetime],
         is_replaced: Callable[[Row], bool],
     ) -> None:
-        """Add rows whose times lie between `start` and `end`, and remove those to which `is_replaced` applies. This
+        """Add rows whose times lie `between` two times, and remove those to which `is_replaced` applies. This
         rewrites the days between the two times.
         """
         since, until = between

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans for a run and its steps.  `--traces otlp`, or NAKADI_TRACES, switches them on; otherwise, no
+"""OpenTelemetry spans for a run and its steps. `--traces otlp`, or NAKADI_TRACES, switches them on; otherwise, no
 package is loaded for them. Every run is recorded: runs are rare, and each has as many steps as event types, tables or
 parts of the archive.
 """

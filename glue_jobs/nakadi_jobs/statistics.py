@@ -129,7 +129,7 @@ def measured_period(options: argparse.Namespace, now: datetime) -> tuple[datetim
     until = datetime.fromisoformat(options.until) if options.until else now
     until = until.astimezone(UTC).replace(second=0, microsecond=0)
     if not options.until:
-        # The current minute counts too, because a newcomer may have published events just now.
+        # The current minute counts too, because a new publisher may have published events just now.
         until += timedelta(minutes=1)
     return window_start(until - timedelta(hours=options.hours), length), until, length
 
@@ -220,7 +220,7 @@ def _try_for_event_type(work: JobContext, event_type: EventType, attempt: Callab
 
 
 def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
-    """The event types with news. For the others, only their heads in the log index are read."""
+    """The event types with new events. For the others, only their heads in the log index are read."""
     event_types = list(work.selected_event_types())
     places = {
         each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
@@ -277,7 +277,7 @@ def _count_sources(
 def _count_each_source(
     work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> dict[int, list[Count]]:
-    """Counts by the number of their source."""
+    """The counts of each source, by its number. Each source is counted in its own job."""
     requests = {number: CountRequest(since, None, length, source.is_stamped) for number, source in enumerate(sources)}
     counts = {number: _count_in_files(work, source, requests[number], until) for number, source in enumerate(sources)}
     rows = [

@@ -40,7 +40,7 @@ def store_state(
     *,
     is_new: bool,
 ) -> float:
-    """Store what a table has after the commit of a batch, of which the job has read some ranges, and how long its
+    """Store the state of a table after the commit of a batch, of which the job has read some ranges, and how long its
     oldest event had waited. Returns that time.
 
     In a new or rebuilt table, misfits are counted from the beginning.
@@ -53,8 +53,8 @@ def store_state(
 
 
 def store_missing_state(work: JobContext, event_type: EventType, table: Table) -> None:
-    """Store the content of a table, unless the registry knows it: an earlier run may have been killed before it stored
-    this.
+    """Store the state of a table, unless the registry knows it: an earlier run may have been killed before it stored
+    the state.
     """
     if not (text := table.progress()):
         return
@@ -121,7 +121,7 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
 
 
 def store_last_run(registry: Registry, event_type: EventType, run: TableRun) -> None:
-    """Store what was wrong with the events of a run, for the metrics of housekeeping."""
+    """Store the defects of a run's events, for the metrics of housekeeping."""
     last = LastRun(ended_at=run.ended_at, defects=run.defects())
     _change_state(registry, event_type, lambda found: found and replace(found, last_run=last))
 
@@ -187,7 +187,7 @@ def _write_state(
 def count_freshness(
     event_type: EventType, found: TableState | None, added: Iterable[ArchiveRange], now: datetime, *, is_new: bool
 ) -> TableFreshness | None:
-    """Count events against the table's objective, including those that a commit added; None without an objective.  All
+    """Count events against the table's objective, including those that a commit added; None without an objective. All
     events of a range count as stored when the first of them was. Events from before the objective do not count; the
     last update of the event type set it. Events that are added once more while a table is rebuilt do not count either.
     """

@@ -237,7 +237,7 @@ class Table(msgspec.Struct, frozen=True):
     # Changing
 
     def drop_other_states(self) -> None:
-        """Remove all branches and tags except the table itself; a run that is in progress has to begin again."""
+        """Remove all branches and tags except the main one; a run that is in progress has to begin again."""
         refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN_BRANCH}'").collect()
         for ref in refs:
             snapshots = self._java().manageSnapshots()
@@ -259,7 +259,7 @@ class Table(msgspec.Struct, frozen=True):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
     def rewrite(self, times: TimeRange, changed: RewriteRows) -> None:
-        """Replace the files with rows of a period. Raises `ChangedMeanwhile`.  This takes one commit without a branch
+        """Replace the files with rows of a period. Raises `ChangedMeanwhile`. This takes one commit without a branch
         and without a Spark job, for tables with few rows.
         """
         begun = self._retry_on_plain_files(lambda java, jvm: prepare_rewrite(java, jvm, times, changed))
@@ -295,7 +295,7 @@ class Table(msgspec.Struct, frozen=True):
         self._tag_days(now.date(), keep_days)
         expired = now - keep_snapshots
         if keep_snapshots >= DAY:
-            # Whole days, so that there is work only once a day, not in each run.
+            # The age counts whole days, so that there is work only once a day, not in each run.
             expired = expired.replace(hour=0, minute=0, second=0, microsecond=0)
         done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(expired)}
         if self._is_tidying_due(now):

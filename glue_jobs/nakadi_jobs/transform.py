@@ -33,9 +33,10 @@ HEADER = (
 _BEGINNING = '{"topic":"'
 
 MAX_NAME_LENGTH = 260
-"""Longer than any topic's name."""
+"""A length that no topic's name reaches."""
 
-# How Spark parses the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
+# The type with which Spark parses the beginning of a line,
+# {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
 _HEAD = f"substring_index(value, '{EVENT_MARKER}', 1)"
 _TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
 _PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
@@ -146,7 +147,7 @@ def _timeline_cases(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 
 def _offset_range_conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
-    """One condition for each stretch of offsets without a hole."""
+    """One condition for each range of offsets without a hole."""
     for timeline, partition, first, end in join_ranges(
         (each.timeline, each.partition, each.first, each.end) for each in parts
     ):
@@ -286,10 +287,8 @@ def _count_members(value: str, field: Field, depth: int) -> str:
 
 def _complete_members(values: str, kind: Struct) -> tuple[int, list[str]] | None:
     """The number of members of a complete structure, and a condition that is true or unknown if a list element lacks
-    members.
-
-    Nothing for a structure with members that are neither plain nor such structures. Spark does not compile lambdas; and
-    if an element is null, it answers "unknown" when asked whether a list contains a value.
+    members. None for a structure with members that are neither plain nor such structures. Spark does not compile
+    lambdas; and if an element is null, it answers "unknown" when asked whether a list contains a value.
     """
     members, lacking = 0, list[str]()
     for field in kind.fields:
@@ -353,8 +352,8 @@ def _balanced_sum(terms: Sequence[str]) -> str:
 
 
 def _count_json_members(value: str) -> str:
-    """An expression for an upper bound of the number of members. A text that is neither object nor array was another
-    value originally.
+    """An expression for an upper bound of the number of members. A text that is neither an object nor an array was
+    originally another value.
     """
     escaped = f"(octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3"
     certain = f"({member_count_expression(value)} - {escaped})"

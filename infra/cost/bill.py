@@ -16,14 +16,14 @@ HOUSEKEEPING_ROUNDS = HOURS * 12
 """Housekeeping runs every five minutes."""
 
 METRICS_PER_FUNCTION = 4
-"""Answers, refusals, faults and durations of each function that gets requests."""
+"""The metrics of each function that gets requests: answers, refusals, faults and durations."""
 
 INDEXER_METRICS = 3
 IDLE_METRICS = 1
-"""The delay of the index. Streaming tasks also report the number of open streams."""
+"""The metrics of an idle stage: the delay of the index. Streaming tasks also report the number of open streams."""
 
 TABLE_METRICS = 3
-"""How late tables are, and how long events took to get there."""
+"""The metrics of tables: their lag and latency, and defects of events."""
 
 METRICS_PER_METHOD = 5
 """With detailed metrics, API Gateway publishes these for each method in use."""
@@ -37,7 +37,7 @@ KEY_CACHE_SECONDS = 300
 REPORT_SECONDS = 30
 """How often a sink that delivers all the time is reported."""
 REPORT_WRITE_UNITS = 12
-"""A report of 20 attempts has 5 to 6 KB, and a transaction counts twice."""
+"""The write units of a report: 20 attempts have 5 to 6 KB, and a transaction counts twice."""
 
 IDLE_LOG_BYTES = 1_500
 """Log lines of a housekeeping round, and of streaming tasks and the network in the meantime."""
@@ -160,9 +160,10 @@ def _msk_usage(flows: Flows) -> Iterator[UsageItem]:
 
 def _dynamodb_usage(flows: Flows) -> Iterator[UsageItem]:
     batches, partitions = flows.index_batches * SECONDS, flows.partitions_per_index_batch
-    # A head and a segment in one transaction, whose writes count twice, and the progress of the shard.
+    # The indexer writes a head and a segment in one transaction, whose writes count twice, and the progress of the
+    # shard.
     yield "log index, written", batches * (4 * partitions + 1), "dynamodb-write"
-    # A head and, at worst, a topic for each partition, and the progress of the shard.
+    # The indexer reads a head and, at worst, a topic for each partition, and the progress of the shard.
     yield "log index, read", batches * (2 * partitions + 1), "dynamodb-read"
     reads = flows.topics_per_index_batch * (1 + flows.load.partitions)
     yield "topics looked at", batches * reads, "dynamodb-read"
@@ -172,7 +173,7 @@ def _dynamodb_usage(flows: Flows) -> Iterator[UsageItem]:
     if flows.load.deduplicated:
         events = flows.load.deduplicated * flows.load.events_per_second * SECONDS
         yield "eids, claimed and confirmed", 2 * events, "dynamodb-write"
-    # The committed offset, and its change notice.
+    # A commit writes the offset and its change notice.
     yield "commits, written", 2 * flows.commits * SECONDS, "dynamodb-write"
     yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"
     watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour

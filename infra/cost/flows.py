@@ -131,7 +131,8 @@ class Flows:
 
     @property
     def commits(self) -> float:
-        """One per batch. The number of events ends a batch at high rates, and the timeout ends it at low rates."""
+        """Commits: one per batch. The number of events ends a batch at high rates, and the timeout ends it at low
+        rates."""
         by_time = min(self.load.events_per_second, self.load.all_partitions / self.deployment.flush_seconds)
         return self.load.consumers * max(self.load.events_per_second / self.load.delivered_batch, by_time)
 

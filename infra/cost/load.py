@@ -1,4 +1,4 @@
-"""A load, the deployment that serves it, and the measurements that the estimate rests on."""
+"""A load, the deployment that serves it, and the measurements on which the estimate is based."""
 
 from __future__ import annotations
 

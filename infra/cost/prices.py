@@ -25,7 +25,7 @@ class UnknownPrice(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """`dollars` for each `unit`."""
+    """A price: `dollars` for each `unit`."""
 
     dollars: float
     unit: str

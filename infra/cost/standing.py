@@ -16,19 +16,19 @@ KINESIS_ALARM_METRICS = 4
 STREAMING_ALARM_METRICS = 3
 DIRECT_ALARM_METRICS = 1
 TABLE_ALARM_METRICS = 5
-"""These exist if housekeeping starts the table job."""
+"""The metrics of alarms that exist if housekeeping starts the table job."""
 
 CANARY_ALARM_METRICS = 12
-"""Two metrics for each function that answers requests, and for the authorizer."""
+"""The metrics of canary alarms: two for each function that answers requests, and for the authorizer."""
 
 MORE_ALARM_METRICS, MORE_STREAMING_ALARM_METRICS = 4, 1
-"""These exist with `more_alarms`, the second one with streaming tasks only."""
+"""The metrics of alarms that exist with `more_alarms`; those of the second number exist with streaming tasks only."""
 
 BALANCER_ADDRESSES = 2
-"""The public balancer has one address per zone."""
+"""The addresses of the public balancer: one per zone."""
 
 SCALING_ALARM_METRICS = 4
-"""Scaling creates an upper and a lower alarm for each of two targets."""
+"""The metrics of scaling alarms: scaling creates an upper and a lower alarm for each of two targets."""
 
 ALARM_METRICS_PER_STREAM = 4
 TABLES = 3
@@ -39,7 +39,8 @@ PRIVATE_NETWORK_ENDPOINTS = 8
 KINESIS_ENDPOINTS = 2
 
 KEY_ENDPOINTS = 2
-"""To KMS, which opens the secrets of sinks. Those to the services of targets are among `Deployment.endpoints`."""
+"""Endpoints for KMS, which opens the secrets of sinks. `Deployment.endpoints` includes those for the services of
+targets."""
 
 KEY_CALLERS = 3
 """The roles that use the keys constantly: housekeeping, the indexer and streaming tasks."""

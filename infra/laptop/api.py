@@ -133,7 +133,7 @@ class Api:
         return frozenset(answering | request if authorizes else answering)
 
     def find_operation(self, method: str, raw_path: str) -> MatchedOperation | None:
-        """The most specific resource for a path decides, even if it lacks the method."""
+        """The operation for a path and method. The most specific resource decides, even if it lacks the method."""
         path = raw_path.rstrip("/") or "/"
         for pattern, operations in self._resources:
             match = pattern.fullmatch(path)
@@ -379,7 +379,7 @@ def _pattern_part(part: str) -> str:
 
 
 def _match_priority(path: str) -> list[tuple[int, str]]:
-    """Sort literal segments before parameters, and parameters before greedy ones."""
+    """A sort key that puts literal segments before parameters, and parameters before greedy ones."""
     return [
         (2 if segment.endswith("+}") else 1 if segment.startswith("{") else 0, segment) for segment in path.split("/")
     ]
@@ -405,5 +405,5 @@ def _arn_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _media_pattern(pattern: str) -> re.Pattern[str]:
-    # A body contains slashes as such, a property of the API contains `~1` instead.
+    # The API definition has slashes in paths, but a property of the API resource has `~1` instead.
     return re.compile(re.escape(pattern.replace("~1", "/")).replace(r"\*", ".*"))

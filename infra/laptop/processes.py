@@ -52,7 +52,7 @@ def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[by
 
 
 def end_with_parent() -> None:
-    """A `preexec_fn` that ends the process with the thread that started it, even if that is killed."""
+    """A `preexec_fn` that ends the process with the thread that started it, even if that thread is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

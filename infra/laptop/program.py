@@ -57,7 +57,7 @@ def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals:
     with Laptop(CACHE_FOLDER / "logs", settings, strictness) as laptop:
         front = laptop.front(authorizes=authorizes, port=port)
         front.warm_up()
-        # A SimpleQueue is reentrant, so the signal handler may put into it whatever it interrupts.
+        # A SimpleQueue is reentrant, so the signal handler may use it no matter what it interrupts.
         stopping: SimpleQueue[None] = SimpleQueue()
         with signals.stopping_on_signal(lambda: stopping.put(None)):
             print(_greeting(laptop, front, strictness, authorizes=authorizes), flush=True)  # noqa: T201  # a program

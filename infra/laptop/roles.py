@@ -1,6 +1,6 @@
 """The permissions of roles in the templates, and the permissions that a request to AWS requires.
 
-Like in IAM, a statement has to allow each action, and none may deny it. Unknown conditions count as not allowed.
+As in IAM, a statement has to allow each action, and none may deny it. Unknown conditions count as not allowed.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def _sns_permission(form: Mapping[str, list[str]]) -> Permission:
 
 
 def _s3_permissions(request: Request) -> Iterator[Permission]:
-    """The bucket is part of the host name, or the first segment of the path."""
+    """The permissions that a request to S3 requires. The bucket is part of the host name, or the first segment of the
+    path."""
     url = urlsplit(request.url)
     path = unquote(url.path).lstrip("/")
     host = url.netloc.split(".")
@@ -231,7 +232,7 @@ def _s3_permissions(request: Request) -> Iterator[Permission]:
     if source:
         yield Permission("s3:GetObject", f"arn:aws:s3:::{source}")
     if "delete" in query:
-        # Either all or none of the objects in a request are named with their versions here.
+        # Here, a request names either all objects with their versions, or none.
         action = "s3:DeleteObjectVersion" if b"<VersionId>" in request.body else "s3:DeleteObject"
         yield from (Permission(action, f"{whole}/{each}") for each in keys_to_delete(request))
     elif request.method == "DELETE":

@@ -24,7 +24,7 @@ class ListOf(Struct, frozen=True):
 
 
 class MapOf(Struct, frozen=True):
-    """An object whose names are data."""
+    """An object whose member names are data."""
 
     value: Type
 
@@ -34,7 +34,7 @@ class Nullable(Struct, frozen=True):
 
 
 class OneOf(Struct, frozen=True):
-    """A value of any of these types, which are at least two and not null."""
+    """A value of any of these types. There are at least two, and none is null."""
 
     types: tuple[Type, ...]
 

@@ -146,7 +146,7 @@ class _ExampleMaker:
             return ["string"]
         return ["number"] if rules.divisors or rules.numbers else ["anything"]
 
-    # Statements of schemas
+    # Rules of schemas
 
     def _collect(self, schema: RawSchema, rules: _Rules) -> None:
         self._steps += 1
@@ -374,7 +374,7 @@ def _exact(number: float) -> Decimal:
 
 
 def _common_multiple(first: Decimal, second: Decimal) -> Decimal:
-    """The least number that both divide; 0 divides nothing and requires nothing."""
+    """The least number that is a multiple of both; 0 has no multiples and requires nothing."""
     if not first or not second:
         return first or second
     multiple = first

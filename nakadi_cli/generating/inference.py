@@ -1,7 +1,7 @@
 """Proposes a schema under which all events of a sample are valid.
 
 Each value of the events is counted in an `Observation` of its place. A proposal states properties that hold for all
-of them and probably for others: types, members that are always there, formats, few texts that repeat. It leaves out
+of them and probably for others: types, members that every event has, formats, and few texts that repeat. It leaves out
 properties that a sample cannot show: bounds, patterns and lengths.
 """
 
@@ -215,7 +215,7 @@ def _schema_within_limits(root: Observation, *, has_enums: bool) -> dict[str, An
 
 
 def _category_of(whole: Mapping[str, Any]) -> Category:
-    """The members that every event has determine the category."""
+    """The category, which follows from the members that every event has."""
     required = set(whole.get("required", ()))
     members = whole.get("properties", {})
     if "eid" not in members.get("metadata", {}).get("required", ()):

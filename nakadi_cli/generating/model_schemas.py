@@ -1,4 +1,4 @@
-"""Converts the JSON schemas that pydantic and msgspec make of models into schemas that the broker accepts.  The
+"""Converts the JSON schemas that pydantic and msgspec make of models into schemas that the broker accepts. The
 libraries use draft 2020-12, and the broker supports drafts 04 to 07. This module converts everything to draft 04, so
 that an event type in mode `compatible` can use the result too.
 """

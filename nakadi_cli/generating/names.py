@@ -65,7 +65,8 @@ def singular(name: str) -> str:
 
 
 class Identifiers:
-    """The identifiers of one scope: none twice, not even in other letter cases if `ignores_case`, and none reserved."""
+    """The identifiers of one scope. None is reserved, and none occurs twice, not even in another letter case if
+    `ignores_case` is set."""
 
     def __init__(self, reserved: Iterable[str] = (), *, substitute: str = "member", ignores_case: bool = False) -> None:
         self._fold = str.lower if ignores_case else str
@@ -117,7 +118,7 @@ def comment_lines(text: str) -> list[str]:
     """
     printable = "".join(each if each.isprintable() else " " for each in text[:_MOST_COMMENT_CHARACTERS])
     plain = printable.translate(_HARMLESS_SIGNS)
-    # gofmt replaces two quotes by one character.
+    # gofmt would replace two quotes by one character.
     plain = re.sub(r"'+", "'", " ".join(plain.split()))
     lines = textwrap.wrap(plain, _COMMENT_WIDTH, break_on_hyphens=False)
     return [f"· {each}" if _LIKE_DIRECTIVE.match(each) else each for each in lines]

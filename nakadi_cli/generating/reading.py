@@ -169,7 +169,7 @@ class _Reader:
         schema, name = self._follow(schema, name)
         if id(schema) in self._name_by_schema:
             return Reference(self._name_by_schema[id(schema)], is_recursive=id(schema) in self._open)
-        if id(schema) in self._open:  # a list of such lists, which has no name
+        if id(schema) in self._open:  # a list that contains itself has no name
             return Scalar.ANYTHING
         self._open.add(id(schema))
         try:

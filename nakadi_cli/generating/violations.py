@@ -1,4 +1,4 @@
-"""Makes events that break exactly one rule of a schema: one event for each rule that can be broken alone.  A rule is a
+"""Makes events that break exactly one rule of a schema: one event for each rule that can be broken alone. A rule is a
 keyword at a place of the schema; for `required` and `dependencies`, each name is a rule. An event breaks exactly this
 rule if the schema refuses it, and would accept it without the rule. Both questions go to the broker's own validator.
 """

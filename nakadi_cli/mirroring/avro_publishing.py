@@ -53,7 +53,7 @@ class AvroDestination:
         return None
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def _send(self, body: bytes, media_type: str) -> Problem | None:
         """Publish until all events are stored, or until the target rejects one permanently."""

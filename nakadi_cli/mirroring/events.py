@@ -92,7 +92,7 @@ def is_reached(offset: str, copied: str) -> bool:
 def read_batches(
     broker: Api, name: str, offsets: Mapping[str, str], batch_events: int | None = None
 ) -> Iterator[Batch[Any]]:
-    """The events after these offsets that exist now, as they are stored, and perhaps some that arrive meanwhile.  The
+    """The events after these offsets that exist now, as they are stored, and perhaps some that arrive meanwhile. The
     original Nakadi reports that a partition has no more events while it is still fetching some. So the newest offsets
     decide when everything is read. Raises `Failed` if they are not reached.
     """
@@ -169,7 +169,7 @@ Problem = tuple[int, str]
 
 class _Destination(Protocol):
     def publish(self, events: Sequence[bytes]) -> Problem | None:
-        """Publish events in their order. Returns the first rejected event, after which none of the rest is stored."""
+        """Publish events in their order. Returns the first rejected event; no later event is stored."""
 
     def close(self) -> None: ...
 

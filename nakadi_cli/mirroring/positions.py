@@ -44,7 +44,7 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
             raise Failed(f"{name} is not copied: --event-types leaves it out.")
         copied = state.progress_of(name).offsets
         if name not in committed:
-            continue  # The subscription begins with the events after the opening of its first stream.
+            continue  # the subscription begins with the events after the opening of its first stream
         offsets = {partition: committed[name].get(partition, BEGIN) for partition in copied}
         _require_copied(name, offsets, copied)
         found = _first_of(target, name, _find_uncommitted_events(source, name, offsets))

@@ -1,4 +1,4 @@
-"""Deletes the keys of a compacted event type that the source has removed.  No stream delivers tombstones, so a mirror
+"""Deletes the keys of a compacted event type that the source has removed. No stream delivers tombstones, so a mirror
 cannot copy them. But after compaction, the source has no event with a deleted key. The mirror publishes a tombstone for
 each key that only the target has.
 """
@@ -36,7 +36,7 @@ def compaction_key(event: bytes) -> str:
 
 def delete_removed(source: Api, target: Api, definition: Mapping[str, Any], partitions: Sequence[str]) -> int:
     """Delete the keys that only the target has, and return their number. Raises `Failed` if the target rejects a
-    deletion.  The target is read before the source, so a key that is copied meanwhile is not mistaken for a deleted
+    deletion. The target is read before the source, so a key that is copied meanwhile is not mistaken for a deleted
     one.
     """
     name = definition["name"]

@@ -14,7 +14,7 @@ Severity = Literal["critical", "warning"]
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """An expression in PromQL that is true while something is wrong.
+    """An expression in PromQL that is true while a problem lasts.
 
     The alert fires after the expression has been true for `minutes`. The person on call reads `summary` and `action`
     first; both may use labels of the result as `{{ $labels.event_type }}`.

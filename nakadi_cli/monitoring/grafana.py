@@ -19,7 +19,7 @@ _UNBOUNDED_LABELS = frozenset({"event_type", "subscription"})
 _SHOWN_VALUES = 10
 _QUANTILES = (0.5, 0.99)
 _AGGREGATIONS = {add: "sum", max: "max", min: "min"}
-"""How the values of several processes become one, for each way in which the broker does it for its own."""
+"""The aggregation in PromQL for each way in which the broker combines the values of its processes."""
 
 
 def dashboard() -> str:

@@ -63,7 +63,7 @@ class Consumer(Generic[Event]):
                 await handle(batch.events)
 
     The description of `nakadi_client.Consumer` applies here too. With `stop_on_signals`, the loop handles SIGTERM
-    while it runs, unless something else does.
+    while it runs, unless other code handles it.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Consumer(Generic[Event]):
         await self._api.close()
 
     def health(self) -> Health:
-        """Return numbers for a health check: the state of the stream, and when the last line came."""
+        """Return figures for a health check: the state of the stream, and when the last line came."""
         return self._core.health(time.monotonic())
 
     async def lag(self) -> Mapping[Place, int]:
@@ -167,7 +167,7 @@ class Consumer(Generic[Event]):
             raise Closed("A consumer is read once.")
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._commit())]
         if self._stops_on_signals and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            # Not in the main thread, or not on this system.
+            # Signals cannot be handled outside the main thread, or on this system.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
                 return
@@ -238,7 +238,7 @@ class Consumer(Generic[Event]):
             await asyncio.sleep(pauses.after(failures, random.random))
 
     async def _finish(self) -> None:
-        # At the end of a loop of asyncio, the generators of a `consume` are closed at the same time.
+        # When an asyncio loop ends, it closes the generators of all `consume` calls at the same time.
         async with self._finishing:
             if self._finished:
                 return

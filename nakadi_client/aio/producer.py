@@ -155,7 +155,8 @@ class Producer(Generic[Event]):
             try:
                 answer = await self._api.send(self._request(batch))
             except asyncio.CancelledError:
-                # `close` no longer waits. Callers may be awaiting these events, so they must learn the outcome.
+                # `close` no longer waits for these events. Their callers may be awaiting them, and must learn the
+                # outcome.
                 self._settle(batch, NoAnswer("The producer was closed."))
                 raise
             self._settle(batch, answer)

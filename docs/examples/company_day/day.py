@@ -19,7 +19,7 @@ import msgspec
 ORDERS, PAYMENTS, SHIPMENTS = "company.order-placed", "company.payment-received", "company.shipment-changed"
 
 CUSTOMER_PATHS = {ORDERS: "customer.id", PAYMENTS: "payer", SHIPMENTS: "data.recipient.id"}
-"""Where an event has the customer whom it is about."""
+"""The path to an event's customer, by event type."""
 
 COUNTRIES = ("DE", "FR", "PL")
 STATES = ("packed", "sent", "delivered")
