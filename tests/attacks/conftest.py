@@ -1,4 +1,4 @@
-"""Fixtures of the attacks: a broker in its own process, one for each file."""
+"""Fixtures of the attacks: each test module attacks a broker in a separate process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from tests.support.attacked import AttackedBroker, start_attacked_broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[AttackedBroker]:
-    """A broker that a file of tests attacks.
-
-    At the end, the broker must still run, and must have logged no traceback.
+    """A broker that the tests of a module attack. At the end, the broker must still run, and must have logged no
+    traceback.
     """
     with start_attacked_broker() as broker:
         yield broker

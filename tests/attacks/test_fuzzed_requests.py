@@ -1,4 +1,4 @@
-"""Requests for every operation, nearly as described and hostile, each checked against the description of its answer."""
+"""Sends requests to every operation, nearly as described or hostile, and checks each answer against the description."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.wire import Wire
 
 schemathesis = LazyModule("schemathesis")
 
-# Every `make test` sends the same requests, without attempts to shrink them, since the broker has changed meanwhile.
+# Every `make test` sends the same requests. Failing requests are not shrunk, because the broker has changed since.
 SEEDED = settings(
     derandomize=not everything.WANTED,
     database=None,
@@ -56,7 +56,7 @@ class FuzzedBroker:
             self._wire.socket.close()
 
     def restore(self) -> None:
-        """Create all missing resources, and remove obstacles."""
+        """Create missing resources, and undo changes that would refuse all later requests."""
         for feature in self._api.get("/settings/features").json()["items"]:
             if feature["enabled"]:
                 self._api.post("/settings/features", json={"feature": feature["feature"], "enabled": False})
@@ -173,7 +173,7 @@ def target(request, tmp_path_factory) -> Iterator[FuzzedBroker]:
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
 def test_hostile_requests_are_answered_as_described(target, record_property):
-    """For any path, query, header or body, the answer is a documented one and no fault. (R16)"""
+    """For any path, query, header or body, the broker gives a documented answer, and none is a fault. (R16)"""
 
     @settings(SEEDED, max_examples=choose_repetitions(150, 4_000))
     @given(hostile_requests(BrokerContent(target.names, target.bodies)))
@@ -187,7 +187,9 @@ def test_hostile_requests_are_answered_as_described(target, record_property):
 @pytest.mark.long("tests/attacks/test_fuzzed_requests.py::test_hostile_requests_are_answered_as_described")
 @pytest.mark.parametrize("target", ["memory"], indirect=True)
 def test_requests_from_the_description_are_answered_as_described(target, record_property):
-    """Requests that schemathesis makes of the description, good and bad ones, get documented answers and no fault."""
+    """Good and bad requests that schemathesis generates from the description get documented answers, and none is a
+    fault.
+    """
     before = Counter(target.statuses)
     for found in schemathesis.openapi.from_dict(openapi.document()).get_all_operations():
         operation = found.ok()
@@ -206,7 +208,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
 
 
 def request_by_schemathesis(case: Any, target: FuzzedBroker) -> HostileRequest:
-    """The request of a case; every other one is for an existing resource."""
+    """The request of a case; about half of them are for an existing resource."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:
             case.path_parameters[name] = target.names[name][0]

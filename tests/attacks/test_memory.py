@@ -37,7 +37,7 @@ def get_body(broker, path):
 
 
 def publish_compressed(broker, name, body):
-    """The answer to a batch that is compressed with gzip."""
+    """Publish a batch that is compressed with gzip, and return the answer."""
     return post(broker, f"/event-types/{name}/events", gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
 
 
@@ -48,7 +48,7 @@ def an_event_type(broker, name, **changes):
 
 
 def batch_of(event, size):
-    """As many of these events as fit into this number of bytes."""
+    """A batch with as many of these events as fit into this number of bytes."""
     return b"[" + b",".join([event] * (size // (len(event) + 1))) + b"]"
 
 
@@ -77,7 +77,9 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
 
 
 def test_ten_thousand_tiny_events_take_little(broker, idle_memory):
-    """A batch with the largest number of events takes some hundred bytes for each event, also in the store."""
+    """A batch with the largest permitted number of events takes some hundred bytes for each event, including the
+    store.
+    """
     status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
     assert (status, answer) == (200, b"")
@@ -108,13 +110,14 @@ def test_a_body_takes_a_few_times_its_size(broker, idle_memory, shape, record_pr
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
     assert (status, answer) == (200, b"")
     assert factor < 8
-    # This broker keeps its events in memory, once. The interpreter keeps the memory of one piece for the next batch.
+    # This broker keeps one copy of the events in memory, and the interpreter keeps the memory of one piece for the next
+    # batch.
     until(lambda: broker.memory() - idle_memory < len(body) + 25 * MEGABYTE)
 
 
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
 def test_what_is_no_batch_takes_no_more(broker, idle_memory, body):
-    """A body that cannot be read takes as little as one that can."""
+    """A body that cannot be parsed takes at most three times its size."""
     status, _ = publish_compressed(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
 
     assert status in (400, 413)
@@ -172,13 +175,13 @@ def broker_with_tokens(issuer):
 
 
 def announced_request(broker, *headers):
-    """A connection over which 60 MB have been announced, but not sent."""
+    """A connection over which the client has announced 60 MB, but not sent them."""
     head = ("POST /event-types/x/events HTTP/1.1", "Content-Type: application/json", "Content-Length: 60000000")
     return broker.wire().send(*head, *headers)
 
 
 def send_on(wire, size):
-    """Send a part of the body; a server that is not interested may close meanwhile."""
+    """Send a part of the body; a server that has refused the request may close the connection meanwhile."""
     with suppress(OSError):
         wire.socket.sendall(b" " * size)
 
@@ -198,7 +201,9 @@ def test_without_a_token_nothing_is_kept(broker_with_tokens):
 
 
 def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
-    """With a token, too, all bodies together stay below the limit; further ones get 503, and can be sent again."""
+    """Even with a token, all bodies together stay below the limit; clients with further ones get 503, and can send
+    them again later.
+    """
     token = f"Authorization: Bearer {issuer.token()}"
     before = broker_with_tokens.memory()
     broker_with_tokens.forget_peak()

@@ -1,4 +1,4 @@
-"""Bytes that are not a request, or not quite."""
+"""Sends bytes that are not a request, or almost one."""
 
 import random
 

@@ -81,7 +81,7 @@ def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
 
 
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
-    """Streams whose clients read nothing are cut off, and the process ends cleanly."""
+    """At shutdown, the broker cuts off streams whose clients read nothing, and the process ends cleanly."""
     with start_attacked_broker() as broker, ExitStack() as stack:
         assert create_event_type(broker, "large", {}).status_code == 201
         for _ in range(20):
@@ -101,7 +101,7 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
         assert broker.tracebacks() == []
 
 
-# The program with a registry that stops answering as soon as a file exists, and with less patience at its end.
+# The broker with a registry that stops answering as soon as a file exists, and with a shorter deadline for shutdown.
 PROGRAM = """
 import sys, threading
 from pathlib import Path
@@ -127,7 +127,7 @@ exit_process(program.main(signals=signals))
 
 @contextmanager
 def silenceable_broker(folder):
-    """A broker, and how to silence its registry."""
+    """A broker, and a function that silences its registry."""
     silent, log = folder / "silent", folder / "log"
     command = [sys.executable, "-c", PROGRAM, str(silent), "--port=0", "--engine=memory"]
     with log.open("w") as errors:

@@ -25,11 +25,11 @@ from tests.support.traced_memory import trace_memory
 
 
 class CallCounter:
-    """Counts calls of functions in this thread within its block; those that make named tuples are in no file."""
+    """Counts function calls in this thread inside the block, except the generated code of named tuples."""
 
     def __enter__(self):
         self.calls = 0
-        gc.disable()  # objects of earlier tests may have finalizers, which would be counted
+        gc.disable()  # finalizers of earlier tests' objects would be counted, too
         sys.setprofile(self._count_call)
         return self
 
@@ -64,7 +64,7 @@ def test_old_events_from_the_archive_take_no_call_for_each():
     events = [StoredEvent(number, Record(b'"%d"' % number), moments[number // 100]) for number in range(1000)]
     session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
     content = pack_member("t", 0, events)
-    parse_partition_member(content, "t", 0)  # the pattern of its lines is made once
+    parse_partition_member(content, "t", 0)  # compile the pattern for lines before counting
 
     with CallCounter() as counted:
         run = EventChunk(1, 0, EventSlice(parse_partition_member(content, "t", 0), 1000)).run_from_offset(0)
@@ -75,7 +75,7 @@ def test_old_events_from_the_archive_take_no_call_for_each():
 
 
 def test_a_partition_of_a_stream_in_which_nothing_happens_takes_little_memory():
-    """The partition takes memory only for its position: empty queues and sets take none."""
+    """A partition without events takes memory only for its position, and none for empty queues and sets."""
     entry, stored = PartitionAssignment(EventTypePartition("a", "0"), "s"), Position(1, -1)
     PartitionProgress(entry, stored, 0.0, counts=False, totals=SessionTotals())
     totals = SessionTotals()
@@ -96,7 +96,7 @@ def an_order(number):
 
 
 def test_a_batch_takes_no_call_and_little_memory_for_each_event():
-    """From the body to the records, a hundred events take as many calls as one, and little more memory than their
+    """From the body to the records, a hundred events take as many calls as one event, and little more memory than their
     dicts.
     """
     house, text = PublisherInMemory(), {"type": "string"}

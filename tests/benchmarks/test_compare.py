@@ -1,4 +1,4 @@
-"""Two brokers are compared."""
+"""Compares two brokers."""
 
 import time
 
@@ -39,7 +39,9 @@ def check_rows(brokers, names):
 
 
 def test_rows_are_measured_and_nothing_is_left(brokers):
-    """A row gives figures of both brokers, and the event types and subscriptions made for it are removed."""
+    """A row has figures of both brokers, and measuring removes the event types and subscriptions that it has
+    created.
+    """
     figures = check_rows(brokers, A_FEW_ROWS)
 
     assert {name for name in figures if name.endswith(": events/s")} == {
@@ -62,7 +64,7 @@ def test_every_row_is_measured(brokers):
 
 
 def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(brokers, capsys):
-    """The row of a refusal has the reason."""
+    """If a broker refuses a row's requests, the row has the reason."""
 
     async def request_unknown_event_type(broker, _seconds):
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
@@ -83,7 +85,7 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
 
 
 def test_no_load_begins_after_the_time_is_over(brokers):
-    """Loads that began before the end are still measured."""
+    """After the time is over, loads that have begun are still measured, and no others begin."""
     asked = []
 
     async def measure_one_figure(_broker, _seconds):
@@ -97,7 +99,7 @@ def test_no_load_begins_after_the_time_is_over(brokers):
 
 
 def test_a_table_is_continued(tmp_path):
-    """Each row is in the file at once. A load that failed is measured again."""
+    """Each row is written to the file at once. A later run only measures rows that are missing or failed."""
     table = Table.open(tmp_path / "rows.json")
     found = Row("plain: events/s", 2, 1, 2, 2, 2, 0.1, "plain")
     table.add(found)
@@ -111,7 +113,7 @@ def test_a_table_is_continued(tmp_path):
 
 
 def test_above_one_the_first_broker_is_better():
-    """The ratio is inverted for figures for which less is better, and computed in each round, before the median."""
+    """The ratio is computed in each round, before the median, and inverted for figures for which less is better."""
     rates = [(Figure(200, HIGHER), Figure(100, HIGHER)), (Figure(30, HIGHER), Figure(10, HIGHER))]
     delays = [(Figure(1, LOWER), Figure(4, LOWER))]
 

@@ -1,1 +1,1 @@
-"""Clients that others would generate from the description of the API, used against a running broker."""
+"""Clients that are generated from the description of the API, as users may do, and used with a running broker."""

@@ -22,7 +22,7 @@ from tests.support.patience import until
 
 PACKAGE = "generated_nakadi_client"
 
-# Operations that need no existing resource, and that everybody may call.
+# Operations that need no existing resource, and that anybody may call.
 READING = (
     "list_event_types",
     "list_subscriptions",
@@ -66,7 +66,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 
 def generate(folder: Path) -> None:
-    """Write a package into the folder. Any warning of the generator is a failure."""
+    """Generate the package into the folder. Any warning of the generator is a failure."""
     (folder / "openapi.json").write_bytes(openapi.document_json())
     (folder / "settings.json").write_text('{"post_hooks": []}', "utf-8")
     made = subprocess.run(
@@ -106,7 +106,7 @@ def test_what_is_there_can_be_read(ask: Ask, operation: str) -> None:
 
 
 def test_event_types_can_be_managed(ask: Ask) -> None:
-    """Creating, changing, giving another schema and deleting raise nothing, although success has no body."""
+    """Creating, changing, adding a schema and deleting raise nothing, even though a successful answer has no body."""
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     assert ask("update_event_type", name, body=a_draft(name, owning_application="till")).status_code == 200
@@ -133,7 +133,7 @@ def test_events_can_be_published_and_streamed(ask: Ask) -> None:
 
 
 def test_the_example_of_a_generated_client_reads_on(ask: Ask) -> None:
-    """The loop of docs/reading-streams.md begins each response after the last one, and misses nothing."""
+    """The loop of docs/reading-streams.md begins each response where the last one ended, and misses nothing."""
     page = (Path(__file__).parents[2] / "docs/reading-streams.md").read_text("utf-8")
     source = page.split("<!-- run: generated -->\n```python\n")[1].split("```")[0]
     example: dict[str, Any] = {}
@@ -157,13 +157,15 @@ def test_the_example_of_a_generated_client_reads_on(ask: Ask) -> None:
 
 
 def is_sent(ask: Ask, subscription: str) -> bool:
-    """Whether streams of a subscription have sent events."""
+    """Whether a stream of the subscription has sent events."""
     meters = json.loads(ask("get_stream_metrics").content)["meters"]
     return any(f".{subscription}." in name for name in meters)
 
 
 def test_subscriptions_can_be_consumed(ask: Ask) -> None:
-    """The client creates a subscription, reads and commits its stream, sees that in its statistics, and deletes it."""
+    """The client creates a subscription, reads its stream, commits, sees the commit in its statistics, and deletes
+    it.
+    """
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)
@@ -174,10 +176,10 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
         [item] = ask("get_subscription_stats", there).parsed.items
         return item.partitions[0]
 
-    # The client returns a stream when it has ended, which happens once its events are committed.
+    # The client returns a stream only when the stream has ended, which happens once its events are committed.
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(ask, "stream_subscription_events", there, stream_limit=2, batch_limit=2)
-        # Committing an event that was not sent yet would skip it.
+        # A commit before the event was sent would skip the event.
         until(lambda: is_sent(ask, there))
         [newest] = ask("list_partitions", name).parsed
         cursor = {"event_type": name, "partition": "0", "offset": newest.newest_available_offset, "cursor_token": ""}

@@ -1,5 +1,7 @@
-"""The console in a real browser. Each `test_*.py` has its tests in a script of the same name for node's test runner:
-the script controls the browser. This module starts a broker for it, and turns its results into results of pytest."""
+"""Tests the console in a real browser. The tests of each `test_*.py` are in a script with the same name, for node's
+test runner, which controls the browser. This module starts a broker for each script, and turns its results into
+results of pytest.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ DEAD_LETTERS = {
     "enrichment_strategies": ["metadata_enrichment"],
     "schema": {"type": "json_schema", "schema": "{}"},
 }
-"""What a broker begins with."""
+"""The event type for dead letters, which the broker has from the beginning."""
 
-# For all tests of a script together, on a busy machine.
+# The deadline for all tests of a script together, on a busy machine.
 SECONDS = 600
 
 
@@ -44,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _missing_parts() -> str | None:
-    """The parts that are missing for tests in a browser."""
+    """What is missing on this machine for tests in a browser."""
     if not (BUILT / "index.html").exists() or not (ROOT / "console/node_modules/playwright-core").exists():
         return "the console is not built with what its tests need: `make console` does it, and says why if it cannot"
     named = [CACHE / "browser" / "chromium", *(Path(os.environ[name]) for name in ("CHROMIUM",) if name in os.environ)]
@@ -57,7 +59,7 @@ def _missing_parts() -> str | None:
 
 @pytest.fixture(scope="module")
 def settings() -> Mapping[str, object]:
-    """The settings of the broker; modules have their own."""
+    """The settings of the broker; modules may override this fixture."""
     return {}
 
 
@@ -74,8 +76,10 @@ def token() -> str:
 
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
-    """The address of the broker: our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
-    it, which is emptied for each module. A test that needs settings has its own broker."""
+    """The address of the broker: the tests' own, or the one that CONSOLE_BROKER names, such as one that `make run
+    ENGINE=aws-local` has started. The tests empty that broker for each module. A module that needs other settings
+    always has its own broker.
+    """
     missing = _missing_parts()
     if missing:
         pytest.skip(missing)
@@ -88,8 +92,9 @@ def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
 
 
 def _delete_all_resources(url: str) -> None:
-    """Remove existing resources, such as those that other modules have left; subscriptions prevent the deletion of
-    event types."""
+    """Remove existing resources, such as those that other modules have left; subscriptions first, because they
+    prevent the deletion of event types.
+    """
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
         while found := client.get("/subscriptions", params={"limit": 1000}).raise_for_status().json()["items"]:
             for each in found:
@@ -113,17 +118,17 @@ def browser() -> Iterator[str]:
         address = process.stdout.readline().strip()
         assert address, "the browser does not start"
         yield address
-        # This closes the browser when no more messages can come.
+        # This closes the standard input of the browser's process, which then ends.
         process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def failures_by_sentence(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
-    """Why each test of the module's script failed, by its sentence; an empty text if it did not."""
+    """For each test of the module's script, by its sentence, the reason of its failure, or an empty text."""
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
-    # Not before `url`, which skips the tests where there is no browser.
+    # `url` has to come first, because it skips the tests if there is no browser.
     browser: str = request.getfixturevalue("browser")
     environ = plain_environment(BROKER=url, TOKEN=token, BROWSER=browser, PICTURES=os.environ.get("PICTURES", ""))
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -134,5 +139,5 @@ def failures_by_sentence(request: pytest.FixtureRequest, url: str, token: str) -
 
 @pytest.fixture
 def failure(failures_by_sentence: Mapping[str, str], sentence: str) -> str:
-    """Why the test of that sentence failed in the browser; an empty text if it did not."""
+    """Why the test with this sentence failed in the browser, or an empty text."""
     return failures_by_sentence.get(sentence, failures_by_sentence[""])

@@ -1,4 +1,4 @@
-"""Events in the console: watched, filtered, exported and published."""
+"""Watching, filtering, exporting and publishing events in the console."""
 
 
 def test_events(failure):

@@ -1,4 +1,4 @@
-"""All pages of the console on a phone, checked with axe; and some tasks by keyboard alone."""
+"""Checks all pages of the console on a phone and with axe, and some tasks with the keyboard alone."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""Queries in the console: asked, answered, drawn and refused."""
+"""Running queries in the console: their results, charts and refusals."""
 
 import pytest
 
 
 @pytest.fixture(scope="module")
 def settings():
-    """Queries have little time, so that one that takes too long is seen; and few rows."""
+    """Queries have little time and few rows, so the tests reach both limits."""
     return {"query_seconds": 60, "query_rows": 50}
 
 

@@ -41,8 +41,7 @@ def settings(issuer) -> Iterator[dict[str, object]]:
 
 
 def _issuer_handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
-    """An issuer whose only user agrees to everything. Each code can be exchanged once, by the client that requested
-    it."""
+    """An issuer whose only user agrees to everything. Only the client that requested a code can exchange it, once."""
     challenges: dict[str, tuple[str, str]] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -66,7 +65,7 @@ def _issuer_handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
             known = challenges.pop(sent.get("code", ""), None) == (proof, sent.get("redirect_uri", ""))
             if sent["grant_type"] == "refresh_token":
                 known = sent["refresh_token"] == "again"
-            # The console renews a token half a minute before it expires: at once.
+            # The console renews a token half a minute before it expires, so it renews this one at once.
             renewable = {"refresh_token": "again", "expires_in": 30} if "code" in sent else {}
             wrong = {"error_description": "The code is not known"}
             answer = {"access_token": issuer.token("ann"), **renewable} if known else wrong

@@ -13,5 +13,5 @@ def settings():
 
 
 def test_sink(failure):
-    """The console does what the sentence says."""
+    """The console behaves as the sentence says."""
     assert not failure, failure

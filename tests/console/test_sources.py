@@ -12,7 +12,9 @@ from tests.support.environment import plain_environment
 
 @pytest.mark.long
 def test_the_types_of_the_console_fit_the_description_of_the_api():
-    """The console sends and reads members of the description, and no value has an unknown type."""
+    """The console sends and reads only members that the description has, and no value in its code has an unknown
+    type.
+    """
     compiler = ROOT / "console/node_modules/typescript/bin/tsc"
     if not compiler.exists() or not (ROOT / "console/src/openapi.d.ts").exists():
         pytest.skip("the console is not built with what its tests need: `make console` does it")

@@ -1,4 +1,4 @@
-"""AWS around the functions: tables, an environment, and a logger that is as new as in a new process."""
+"""Fixtures for functions: the tables, an environment, and a new logger, as in a new process."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from tests.support.tokens import Issuer
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """The settings that the deployment gives to functions; events are kept in a file during a test."""
+    """The settings that the deployment gives to functions, except that a file keeps the events."""
     for name, value in {
         "AWS_DEFAULT_REGION": REGION,
         "NAKADI_REGISTRY": "dynamodb://live",
@@ -53,7 +53,7 @@ def new_logger():
 
 
 class Lambda:
-    """Functions, each with the execution environment that its first invocation makes."""
+    """Invokes functions; the first invocation of each creates its execution environment."""
 
     def __init__(self):
         self._handlers = {}

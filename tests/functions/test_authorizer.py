@@ -21,7 +21,7 @@ def ask(functions, issuer):
 
 
 def test_a_good_token_opens_the_whole_api(ask):
-    """The policy holds for every request with the same token, so that the gateway may cache it."""
+    """The policy applies to every request with the same token, so the gateway may cache it."""
     policy = ask()
 
     assert policy["principalId"] == "ann"
@@ -35,7 +35,7 @@ def test_a_good_token_opens_the_whole_api(ask):
 
 
 def test_functions_behind_learn_the_subject(ask, issuer):
-    """Name, attributes, scopes and realm arrive unchanged through the gateway."""
+    """The subject's name, attributes, scopes and realm pass the gateway unchanged."""
     context = ask(issuer.token("bob", scope="uid other", teams=["a", "b"], realm="/employees"))["context"]
     subject = subject_from_context(context)
 
@@ -64,7 +64,7 @@ def test_nonsense_is_a_401(ask, token):
 
 
 def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
-    """A refusal is counted, its reason is in the log, and the token is not."""
+    """The function counts a refusal and logs its reason, but not the token."""
     token = issuer.sign({"sub": "ann", "exp": 1})
     with pytest.raises(Exception, match=r"^Unauthorized$"):
         ask(token)
@@ -76,7 +76,7 @@ def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
 
 
 def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environment, capsys):
-    """If the keys cannot be read, no token is refused as invalid, and the fault is counted."""
+    """If the function cannot read the keys, it refuses no token as invalid, and counts the fault."""
     environment.setenv("NAKADI_AUTH_JWKS", str(issuer.path / "nowhere"))
 
     with pytest.raises(Exception, match="keys"):

@@ -1,4 +1,4 @@
-"""Warm functions, each with its caches: all follow a change that one has acknowledged."""
+"""Once one function has acknowledged a change, all warm functions follow it, whatever they have cached."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.support.functions import load_recorded_event
 
 @pytest.fixture
 def clock(environment, monkeypatch):
-    """The clock of all functions. They cache for a second, as in a deployment."""
+    """The clock of all functions, which cache for a second, as in a deployment."""
     environment.setenv("NAKADI_CACHE_SECONDS", "1")
     clock = HandMovedClock()
     for name in ("now", "monotonic", "sleep"):
@@ -49,7 +49,7 @@ def used_partitions(ask):
 
 
 def test_after_a_new_partition_count_no_event_goes_by_the_old_one(ask):
-    """The next batch after the answer uses all partitions, in a function that knew only one. (R295)"""
+    """After the answer, a function that knew only one partition publishes the next batch to all partitions. (R295)"""
     assert ask("event_types", "POST", "/event-types", BY_KEY)["statusCode"] == 201
     assert ask("publish", "POST", f"/event-types/{NAME}/events", KEYS)["statusCode"] == 200
     assert used_partitions(ask) == {"0"}
@@ -80,7 +80,7 @@ def test_a_function_that_stood_still_goes_by_what_is_acknowledged(ask, clock):
     assert ask(*create, BY_KEY)["statusCode"] == 201
     switch = {"feature": "disable_event_type_creation", "enabled": True}
     assert ask("admin", "POST", "/settings/features", switch)["statusCode"] == 204
-    clock.sleep(-1.05)  # the monotonic clock of the first function stood still while the other one waited
+    clock.sleep(-1.05)  # the first function was frozen while the other one waited
     clock.stand_still(1.05)
 
     assert ask(*create, {**BY_KEY, "name": "another"})["statusCode"] == 501

@@ -32,14 +32,14 @@ def kinesis_event_type(broker: EmulatedAws, environment, functions, monkeypatch)
 
 
 def partition_ends_request() -> dict:
-    """A request for the beginnings and ends of the partitions."""
+    """A request that shows where the partitions begin and end."""
     event = load_recorded_event("apigateway/shift_cursors")
     name = load_recorded_event("apigateway/publish_batch")["path"].split("/")[2]
     return {**event, "httpMethod": "GET", "path": f"/event-types/{name}/partitions", "body": None}
 
 
 def unavailable_problem(answer: dict) -> dict:
-    """A 503 that says when to retry, and reveals nothing about internals."""
+    """Check that an answer is a 503 that says when to retry and reveals no internals, and return its Problem."""
     assert answer["statusCode"] == 503
     assert answer["multiValueHeaders"]["retry-after"] == ["1"]
     assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
@@ -81,7 +81,9 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
 
 @SOME
 def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type, fault):
-    """While Kinesis accepts nothing, each event's outcome is reported, none as stored; later, all succeed. (P111)"""
+    """While Kinesis accepts nothing, the answer has an outcome for each event, and none is stored; later, all
+    succeed. (P111)
+    """
     inject_faults(kinesis_event_type, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
     assert answer["statusCode"] in {207, 422}

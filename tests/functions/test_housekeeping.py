@@ -28,7 +28,7 @@ ACCOUNT = "123456789012"
 
 @pytest.fixture
 def deleted_event_type(functions):
-    """An event type that was deleted, with events."""
+    """A deleted event type that had events."""
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("event_types", "apigateway/delete_event_type")["statusCode"] == 200
@@ -36,7 +36,7 @@ def deleted_event_type(functions):
 
 @pytest.mark.usefixtures("deleted_event_type")
 def test_clears_up_and_can_be_repeated(functions, capsys):
-    """A round does all of its work, and can be repeated; zero metrics, which would cost money, are not sent."""
+    """A round succeeds, and so does the next one. Metrics that are zero are not sent, because each would cost money."""
     for _ in range(2):
         capsys.readouterr()
         assert functions.invoke("housekeeping", "schedule/housekeeping") is None
@@ -48,7 +48,7 @@ def test_clears_up_and_can_be_repeated(functions, capsys):
 
 
 def test_reports_how_late_the_indexer_is(functions, environment, capsys):
-    """With a log that is indexed from outside, every round reports how long its oldest event waits to be indexed."""
+    """If the log is indexed by a function, every round reports how long the oldest event has waited to be indexed."""
     stream = boto3.client("kinesis", REGION)
     stream.create_stream(StreamName="live", ShardCount=1)
     environment.setenv("NAKADI_EVENT_LOG", f"kinesis://live?region={REGION}")
@@ -69,7 +69,9 @@ def test_reports_how_late_the_indexer_is(functions, environment, capsys):
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_asks_what_its_rule_names_and_does_nothing_else(functions, capsys, status):
-    """The rule that keeps the link to the streams active invokes the function with an address; any answer suffices."""
+    """The rule that keeps the link to the streams active invokes the function with an address, which the function
+    requests; any answer suffices.
+    """
     asked = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -93,7 +95,7 @@ def test_asks_what_its_rule_names_and_does_nothing_else(functions, capsys, statu
 
 
 def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys):
-    """The function reports no figure for an unresponsive stream; a missing figure also raises the alarm."""
+    """The function reports no figure for a stream that it cannot read; a missing figure raises the alarm, too."""
     environment.setenv("NAKADI_EVENT_LOG", f"kinesis://missing?region={REGION}")
     environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
     functions.invoke("housekeeping", "schedule/housekeeping")
@@ -141,8 +143,8 @@ def logged_index_lags(capsys):
 
 
 def test_starts_the_job_when_archived_events_wait_for_their_table(functions, environment, tmp_path, capsys):
-    """The job is started once, and never by a round without news; meanwhile, the waiting time of events is reported. A
-    job that is already running is not a failure.
+    """Housekeeping starts the job once, and only if there are new events; meanwhile, it reports how long they have
+    waited. It is no failure if the job already runs.
     """
     file = f"sqlite:///{tmp_path / 'events.db'}"
     environment.setenv("NAKADI_LOG_INDEX", file)
@@ -185,8 +187,9 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
 def test_reports_how_long_events_took_to_come_into_tables(
     functions, environment, tmp_path, capsys, minutes_ago, reported
 ):
-    """The rounds after a commit report its latency, and what is wrong with its events except late ones. They stop at
-    some time, so the alarm ends."""
+    """The rounds after a commit of a table report its latency, and what is wrong with its events, except late ones.
+    After a while they stop, so the alarm ends.
+    """
     environment.setenv("NAKADI_LOG_INDEX", f"sqlite:///{tmp_path / 'events.db'}")
     environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")
     functions.invoke("housekeeping", "schedule/housekeeping")

@@ -1,4 +1,4 @@
-"""The functions behind API Gateway, by recorded invocations."""
+"""Calls the functions behind API Gateway with recorded invocations."""
 
 import json
 
@@ -59,7 +59,7 @@ def test_functions_share_what_they_know(functions):
     [("publish", "create_event_type"), ("cursors", "switch_feature"), ("admin", "publish_batch")],
 )
 def test_a_function_has_its_own_routes_only(functions, function, event):
-    """Paths of another function are not found."""
+    """A function answers 404 to the paths of other functions."""
     assert functions.invoke(function, f"apigateway/{event}")["statusCode"] == 404
 
 
@@ -72,7 +72,7 @@ def test_a_function_has_its_own_routes_only(functions, function, event):
     ],
 )
 def test_the_authorizers_word_is_taken_and_no_other(functions, environment, event_type, change, status):
-    """Subject, scopes and realm are those that the authorizer found; without its answer, no request is accepted.
+    """A function takes the subject, scopes and realm from the authorizer; without them, it accepts no request.
     (R43)"""
     assert event_type
     environment.setenv("NAKADI_AUTH_REALMS", "/employees")
@@ -98,7 +98,7 @@ def test_the_registrys_absence_is_a_503(functions, broker, event_type):
 
 
 def test_the_next_invocation_tries_again_what_failed_to_open(functions, environment):
-    """If a broker could not be opened in an execution environment, the next invocation tries again."""
+    """If an execution environment could not open the broker, the next invocation tries again."""
     environment.setenv("NAKADI_AUTH", "perhaps")
     with pytest.raises(Exception, match="NAKADI_AUTH"):
         functions.invoke("admin", "apigateway/console_test_invocation")
@@ -120,7 +120,9 @@ def test_a_broker_is_opened_once(functions, broker, event_type):
 @pytest.mark.usefixtures("event_type")
 class TestLogsOfFunctions:
     def test_metrics_are_reported_in_the_embedded_format(self, functions, capsys):
-        """Every answer is counted and timed for CloudWatch, with the function as the only dimension."""
+        """The function reports the number and duration of answers to CloudWatch, with the function as the only
+        dimension.
+        """
         capsys.readouterr()
         functions.invoke("publish", "apigateway/publish_batch")
         (told,) = [line for line in logged_lines(capsys) if "_aws" in line]
@@ -133,7 +135,7 @@ class TestLogsOfFunctions:
         assert (told["operation"], told["status"], told["flow_id"]) == ("publish_events", 200, "checkout-4711")
 
     def test_every_line_bears_the_flow_id(self, functions, broker, capsys):
-        """Log lines of a function during a request have the request's flow id and the function's name. (R38)"""
+        """Lines that a function logs during a request have the request's flow id and the function's name. (R38)"""
         capsys.readouterr()
         broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
         functions.invoke("publish", "apigateway/publish_batch")
@@ -163,7 +165,7 @@ class TestLogsOfFunctions:
         assert broker.calls
 
     def test_faults_are_counted(self, functions, broker, capsys):
-        """An answer for which the broker is at fault counts as a fault."""
+        """An answer that is the broker's fault counts as a fault."""
         capsys.readouterr()
         broker.goes_wrong("GetItem", *[no_connection] * 4)
         functions.invoke("publish", "apigateway/publish_batch")

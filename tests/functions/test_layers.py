@@ -1,4 +1,4 @@
-"""The packages that are installed beside the functions."""
+"""The Lambda layers with the packages that functions need."""
 
 import marshal
 import sys
@@ -13,7 +13,7 @@ LAYER = read_pins("layers/dependencies/requirements.txt")
 
 
 def test_functions_run_with_what_is_tested():
-    """The layer has the versions that the tests ran with, each with hashes."""
+    """The layer has the versions with which the tests run, and each has hashes."""
     tested = read_pins("requirements/test.txt")
     text = (ROOT / "layers/dependencies/requirements.txt").read_text()
 
@@ -23,7 +23,7 @@ def test_functions_run_with_what_is_tested():
 
 @pytest.fixture
 def build_layers(monkeypatch):
-    """The build script, which compiles with the Python that runs the tests."""
+    """The build script of the layers, set to compile with the Python that runs the tests."""
     path = ROOT / "scripts" / "build-layers"
     spec = spec_from_loader("build_layers", SourceFileLoader("build_layers", str(path)))
     script = module_from_spec(spec)
@@ -40,8 +40,9 @@ def a_module(folder):
 
 
 def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
-    """A layer compiled anywhere, at any time, is the same: modules have the paths that they have in Lambda, and no
-    times, and Lambda takes them unchanged, because nothing can be written beside them there."""
+    """A layer has the same bytes wherever and whenever it is compiled. Its compiled modules contain their paths in
+    Lambda and no times, so Lambda can use them unchanged; it cannot compile others, because a layer is read-only.
+    """
     compiled = []
     for folder in (a_module(tmp_path / "one"), a_module(tmp_path / "another")):
         build_layers.compile_modules(folder)
@@ -54,7 +55,9 @@ def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
 
 
 def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_path, capsys):
-    """Without a Python of the right version, the layers are built, and a line states the cost."""
+    """Without a Python of the right version, the script builds layers without compiled modules, and prints what that
+    costs.
+    """
     monkeypatch.setattr(build_layers, "compiler", tuple)
     build_layers.compile_modules(a_module(tmp_path / "one"))
     assert [*tmp_path.rglob("*.pyc")] == []

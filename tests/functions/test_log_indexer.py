@@ -1,4 +1,4 @@
-"""The log indexer: whatever batches Lambda makes of a shard and repeats, the result is the same."""
+"""The log indexer: however Lambda cuts a shard into batches and repeats them, the result is the same."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ PARTITIONS = 3
 
 
 class RecordedShards:
-    """A stream with events, and its records as Lambda hands them to the function."""
+    """A stream with events, and its records as Lambda passes them to the function."""
 
     def __init__(self, broker, monkeypatch):
         self.broker = broker
@@ -72,8 +72,8 @@ class RecordedShards:
         return {"Records": [to_lambda_record(stream, shard["ShardId"], record) for record in records[first:last]]}
 
     def read_progress(self) -> dict:
-        """For each partition, the offset up to which it is indexed, and the events that its segments name in the
-        archive.
+        """For each partition, the offset up to which it is indexed, and the events in the archive to which its segments
+        refer.
         """
         heads = self.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
@@ -151,7 +151,7 @@ ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_th
     ],
 )
 def test_the_same_comes_of_every_order(functions, recorded_shards, cuts):
-    """Redelivered, bisected, overlapping and reordered batches have the same result as one batch: without duplicates or
+    """Repeated, bisected, overlapping and reordered batches have the same result as one batch, without duplicates or
     gaps.
     """
     recorded_shards.publish(12)
@@ -161,7 +161,7 @@ def test_the_same_comes_of_every_order(functions, recorded_shards, cuts):
 
 
 def test_batches_at_the_same_time_count_once(functions, recorded_shards):
-    """Several invocations with the same and with overlapping records have the result of one of them alone."""
+    """Simultaneous invocations with the same or overlapping records have the result of a single one."""
     recorded_shards.publish(30)
     functions.invoke("log_indexer", recorded_shards.event(0, 1))
     batches = [recorded_shards.event(random.randrange(0, 15), random.randrange(15, 30) + 1) for _ in range(6)]
@@ -199,7 +199,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, recorded_shards, da
 
 
 def test_what_cannot_be_read_is_set_aside_and_reported(functions, recorded_shards, capsys):
-    """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric counts it."""
+    """A damaged frame keeps its offsets for all readers; the indexer sets its bytes aside, and a metric counts it."""
     recorded_shards.publish(3)
     recorded_shards.put(envelopes.pack_frame(5, 0, b"nf\x01\x02 not what it was"))
     recorded_shards.put(b"what is this?")
@@ -231,7 +231,7 @@ FAULTS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_a_
     ],
 )
 def test_a_fault_in_between_changes_nothing(functions, recorded_shards, operation, fault):
-    """Another attempt or the next delivery makes up for a call that fails, before or after its effect."""
+    """If a call fails, before or after its effect, another attempt or the next delivery makes up for it."""
     recorded_shards.publish(12)
     functions.invoke("log_indexer", recorded_shards.event(0, 2))
     recorded_shards.broker.goes_wrong(operation, fault)
@@ -241,7 +241,9 @@ def test_a_fault_in_between_changes_nothing(functions, recorded_shards, operatio
 
 
 def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, recorded_shards):
-    """While the index fails, the function reports the batch's first record that is not indexed."""
+    """While the index fails, the function reports the first record of the batch that is not indexed, so Lambda
+    repeats from there.
+    """
     recorded_shards.publish(6)
     functions.invoke("log_indexer", recorded_shards.event(0, 2))
     event = recorded_shards.event()
@@ -253,8 +255,8 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
-    """A failure in one shard of a batch is logged; its records are delivered again, and the records of other shards are
-    indexed.
+    """If indexing one shard of a batch fails, the function logs that, has its records delivered again, and indexes
+    those of other shards.
     """
 
     class FailingIndexer:
@@ -287,7 +289,7 @@ def a_record(number):
 
 
 def test_a_long_frame_that_came_in_several_batches_is_one(functions, recorded_shards):
-    """An append of several records is counted when its last one comes, also when they are in different batches."""
+    """An append of several records counts when its last record comes, even if they are in different batches."""
     stored = {"n": "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=4000))}
     log = open_event_log(
         f"{recorded_shards.url}&record_bytes=1000",
@@ -305,7 +307,7 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, recorded_sh
 
 
 def test_events_of_deleted_topics_are_passed_over(functions, recorded_shards):
-    """Events of a topic that is deleted meanwhile are neither counted nor archived."""
+    """Events of a topic that has been deleted meanwhile are neither counted nor archived."""
     recorded_shards.publish(6)
     recorded_shards.index.delete_topic(TOPIC)
     assert functions.invoke("log_indexer", recorded_shards.event()) == NOTHING_FAILED
@@ -314,7 +316,7 @@ def test_events_of_deleted_topics_are_passed_over(functions, recorded_shards):
 
 
 def test_event_types_live_in_streams_of_their_own(functions, recorded_shards, environment):
-    """A storage names another stream; its event types are published there, and each stream is indexed separately."""
+    """A storage may name another stream. Events of its event types go there, and each stream is indexed separately."""
     environment.setenv("NAKADI_COORDINATION", "memory:")
     own = create_stream(recorded_shards.client, shards=1)
     a_storage = {"id": "own", "storage_type": "kinesis", "kinesis_configuration": {"stream": own}}

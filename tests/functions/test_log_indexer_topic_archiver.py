@@ -1,4 +1,4 @@
-"""The log indexer for logs that number events themselves: a schedule starts it, and it archives new events."""
+"""The log indexer for logs that number events themselves: a schedule invokes it, and it archives new events."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ALL = {"part": 0, "parts": 1}
 
 @pytest.fixture
 def broker(broker, environment, tmp_path):  # noqa: ARG001  # its tables exist
-    """A process that publishes, and leaves archiving to the function; the hot half keeps nothing that is archived."""
+    """A process that publishes, and leaves archiving to the function. The hot log keeps nothing that is archived."""
     for name, value in {
         "NAKADI_ARCHIVE": f"{tmp_path}/archive",
         "NAKADI_LOG_INDEX": "dynamodb://live",
@@ -90,7 +90,7 @@ def test_a_second_run_finds_nothing_left(functions, broker, capsys):
 
 
 def test_processes_that_publish_do_not_archive(broker):
-    """If the function archives, the log of a publishing process keeps everything, and no event waits in it."""
+    """If the function archives, the log of a publishing process removes nothing, and does not archive."""
     publish(broker, "a", 5)
     broker.logs.for_storage(DEFAULT_STORAGE_ID).archive()
 
@@ -112,7 +112,7 @@ def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
 
 
 def test_each_part_has_its_topics(functions, broker):
-    """Every topic is archived by one of several parts, which may run at the same time."""
+    """Each of several parts, which may run at the same time, archives its own topics, and together they archive all."""
     names = [f"n{number}" for number in range(6)]
     for name in names:
         publish(broker, name, 2)

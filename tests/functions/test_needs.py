@@ -1,4 +1,4 @@
-"""The settings that functions need, and those that they do without."""
+"""The table of the settings that functions need."""
 
 from contextlib import closing
 from functools import cache
@@ -65,20 +65,21 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     for event in INVOCATIONS[name]:
         handler(load_recorded_event(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
     if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
-        # Reasons that do not occur in these invocations: the event type of the audit log is created if it is missing.
+        # These invocations do not need some settings: the broker creates the event type of the audit log only if it is
+        # missing.
         with closing(open_broker(settings)) as broker:
             broker.prepare_for_requests()
             if name == "housekeeping":
-                # It reports lost events.
+                # housekeeping reports lost events in the audit log
                 assert broker.audit
 
-    # A log in Kafka, which this test lacks, would read which process archives.
+    # With a log in Kafka, which this test lacks, the function would read the setting for the archiver.
     given = NEEDS[name].settings
     assert settings.read - TELEMETRY_SETTINGS - ({"auth"} - given) | ({"archiver"} & given) == given
 
 
 def test_every_function_is_known():
-    """Every folder of functions is in the table, with settings that exist."""
+    """The table has every function's folder, with settings that exist."""
     folders = {path.parent.name for path in (ROOT / "functions").glob("*/handler.py")}
 
     assert folders == set(NEEDS)
@@ -88,7 +89,7 @@ def test_every_function_is_known():
 
 
 def test_every_area_but_the_streams_has_one_function():
-    """Together, the functions serve the whole API, each area once; streams are too long for a function."""
+    """The functions serve each area of the API once, except streams, which last too long for a function."""
     served = [area for needs in NEEDS.values() for area in needs.areas]
 
     assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {*STREAMING_AREAS})
@@ -140,7 +141,7 @@ EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 def test_importing_a_handler_does_nothing_but_import(name):
     """Importing opens, requests and starts nothing, needs no setting, and loads only modules that are used.
 
-    Modules that are slow to load are loaded, because processor time is plentiful until the first invocation.
+    It loads modules that are slow to load, because Lambda gives more processor time before the first invocation.
     """
     modules = import_handler(name)
     assert {module for module in [*UNUSED[name], *EVERYWHERE] if module in modules} == set()
@@ -157,6 +158,6 @@ def test_everything_that_a_function_loads_is_in_the_layer(name):
     loaded = {module.partition(".")[0] for module in import_handler(name)}
     needed = {packages[module][0].lower().replace("_", "-") for module in loaded if module in packages}
 
-    # botocore has its own certificates, and uses certifi's only if they exist.
+    # botocore has its own certificates, and uses certifi's only if certifi is installed.
     layer = read_pins("layers/dependencies/requirements.txt")
     assert needed - {"certifi", "pip", "setuptools", "nakadi-serverless"} <= set(layer)

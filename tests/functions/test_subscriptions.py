@@ -1,4 +1,4 @@
-"""Subscriptions in the functions: the resource, offsets, and the effects of event types."""
+"""Subscriptions in the functions: the resource, its offsets, and the effect of deleting event types."""
 
 import json
 
@@ -70,7 +70,7 @@ def stream_everything(coordination, subscription, session):
 
 
 def test_offsets_are_set_and_read(ask, subscription):
-    """Functions that share only tables create, set and show offsets. (S103, S134, S135)"""
+    """Functions that share only tables create a subscription, set its offsets and show them. (S103, S134, S135)"""
     path = f"/subscriptions/{subscription}/cursors"
     assert ask("PATCH", path, {"items": []})[0] == 204
     assert [each["offset"] for each in ask("GET", path)[1]["items"]] == ["001-0001--1"]
@@ -99,7 +99,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordination):
-    """If DynamoDB has no capacity for a longer time, the function tells the client to retry, and commits nothing."""
+    """If DynamoDB lacks capacity for a longer time, the function tells the client to retry, and commits nothing."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     stream_everything(coordination, subscription, stream)
     broker.goes_wrong("UpdateItem", *[refusal_fault("ProvisionedThroughputExceededException")] * 4)

@@ -1,8 +1,9 @@
-"""`python -m tests.install [--lowest] [--python VERSION] [EXTRA...]`: real installs of the wheel, from a registry.
+"""`python -m tests.install [--lowest] [--python VERSION] [EXTRA...]`: installs the wheel, with its requirements from a
+registry.
 
-For each Python on this machine and each extra, it creates an environment, installs the wheel with this extra alone,
-and runs the checks of `tests/install/test_extras.py`: imports, a broker, the fixture, the command line, types. With
-`--lowest`, the oldest versions are installed that the metadata allows.
+For each Python on this machine and each extra, it creates an environment, installs the wheel with only this extra, and
+runs the checks of `tests/install/test_extras.py`: imports, a broker, the fixture, the command line and types. With
+`--lowest`, it installs the oldest versions that the metadata allows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.support.installed import EXTRAS, PLAIN, build_wheel
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 UV = str(Path(sys.executable).with_name("uv"))
 
-# Spark 3.5 supports no Python after 3.11, which is also Glue's version.
+# Spark 3.5 supports no Python after 3.11, and Glue has 3.11.
 NOT_FOR = {"jobs": VERSIONS[1:]}
 
 
@@ -56,7 +57,7 @@ def main() -> int:
 
 
 def find_pythons(versions: list[str] | tuple[str, ...]) -> Iterator[str]:
-    """A Python of each version that this machine has."""
+    """The Pythons of these versions that this machine has."""
     for version in versions:
         command = [UV, "python", "find", "--no-python-downloads", "--system", version]
         found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,7 +77,7 @@ def create_environment(folder: Path, python: str, wheel: Path, extra: str, *, lo
     wanted = f"nakadi-serverless[{extra}] @ {wheel.as_uri()}" if extra else f"nakadi-serverless @ {wheel.as_uri()}"
     pip = [str(made), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     uv = [UV, "pip", "install", "-q", "--python", str(made), "--resolution", "lowest-direct"]
-    # The environment of this process is handed on: a registry may be reached through a proxy that it names.
+    # pip gets the environment of this process, which may name a proxy for the registry.
     for packages in ([wanted], ["pytest>=8"]):
         command = [*(uv if lowest else pip), *packages]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""})
@@ -84,7 +85,7 @@ def create_environment(folder: Path, python: str, wheel: Path, extra: str, *, lo
 
 
 def find_install_faults(python: Path, extra: str) -> Iterator[str]:
-    """The faults of an install."""
+    """Run the checks in an environment, and return what failed."""
     yield from install_probes.failed_imports(python, extra)
     if (offset := install_probes.newest_offset(python)) != "0":
         yield f"Broker(): {offset}"

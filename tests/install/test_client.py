@@ -1,4 +1,4 @@
-"""The client as its users get it: a separate wheel, without the broker."""
+"""The client as its users get it: in a separate wheel, without the broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory):
 
 
 def test_it_works_without_the_broker(wheel, tmp_path):
-    """With only the requirements of its metadata, every module is imported, and events are published and consumed."""
+    """With only the requirements of its metadata, a program can import every module, and publish and consume events."""
     folder = tmp_path / "env"
     venv.EnvBuilder(symlinks=True).create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
@@ -71,7 +71,7 @@ def test_it_works_without_the_broker(wheel, tmp_path):
 
 
 def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel):
-    """No module is missing, none is compiled, and the version is the code's."""
+    """No module is missing or compiled, and the wheel has the version of the code."""
     with zipfile.ZipFile(wheel) as archive:
         names = {each for each in archive.namelist() if ".dist-info/" not in each}
     modules = {str(Path("nakadi_client", each.relative_to(PACKAGE))) for each in PACKAGE.rglob("*.py")}
@@ -91,5 +91,5 @@ def test_the_source_distribution_builds_the_same_wheel(wheel, tmp_path):
 
 @pytest.mark.parametrize("module", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_python_3_10_understands_every_module(module):
-    """The package promises Python 3.10, which the checkout does not run on."""
+    """The package promises to support Python 3.10, on which the checkout does not run."""
     ast.parse(module.read_text(), feature_version=(3, 10))

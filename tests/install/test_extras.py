@@ -1,6 +1,5 @@
-"""The wheel in fresh environments, with each extra alone: every promise of an extra holds.
-
-These environments have links to packages of the tests' own, and no others. `make test-install` asks a registry.
+"""Installs the wheel in fresh environments, with each extra alone, and checks what the extra promises. These
+environments only have links to packages of the tests' own environment; `make test-install` uses a registry.
 """
 
 import sys
@@ -20,7 +19,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """`environment(extra)` is the Python of an environment with this extra, and `more` packages."""
+    """`environment(extra)` returns the Python of an environment with this extra and the packages in `more`."""
     made = {}
 
     def make(extra, *more):
@@ -35,17 +34,17 @@ def environment(wheel, tmp_path_factory):
     "extra", [pytest.param(each, marks=[] if each in (PLAIN, "cli") else pytest.mark.long) for each in (PLAIN, *EXTRAS)]
 )
 def test_what_an_extra_promises_can_be_imported(environment, extra):
-    """Every module of the packages that an extra promises is imported, with only the requirements of its metadata."""
+    """With only the requirements of the metadata, every module that an extra promises can be imported."""
     assert install_probes.failed_imports(environment(extra), extra) == []
 
 
 def test_the_plain_install_is_a_broker(environment):
-    """`Broker()` takes an event without any extra."""
+    """`Broker()` accepts an event without any extra."""
     assert install_probes.newest_offset(environment(PLAIN)) == "0"
 
 
 def test_the_plain_install_brings_the_fixture(environment):
-    """With pytest beside it, `nakadi_broker` exists, without configuration."""
+    """If pytest is installed, the fixture `nakadi_broker` exists without any configuration."""
     assert "1 passed" in install_probes.fixture_outcome(environment(PLAIN, "pytest"))
 
 
@@ -66,7 +65,7 @@ def test_types_are_known_to_mypy(environment):
 
 
 def test_the_wheel_has_everything_once(wheel):
-    """No file is in it twice, nothing compiled, and each package says that it is typed."""
+    """The wheel has no file twice and nothing compiled, and each package in it says that it is typed."""
     with zipfile.ZipFile(wheel) as archive:
         files = [each for each in archive.infolist() if not each.is_dir()]
     names = {each.filename for each in files}

@@ -1,4 +1,6 @@
-"""The README's commands in a newcomer's surroundings: a plain environment, a folder with a blank, another time zone."""
+"""Runs the README's commands as a newcomer might: in a plain environment, a folder with a space in its name, and
+another time zone.
+"""
 
 import ast
 import os
@@ -17,7 +19,7 @@ from tests.support.processes import run_process
 
 NOT_COPIED = ("__pycache__", "node_modules", "cdk.out", "data", "dist", "*.egg-info")
 
-# In the order in which `make` creates them, so that it treats everything as set up.
+# The order in which `make` creates these, so it treats everything as set up.
 SET_UP = (
     ".venv/.venv",
     ".venv/.run",
@@ -40,7 +42,7 @@ SOME = (
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of this checkout without git in a folder with a blank, in which everything is set up."""
+    """A copy of this checkout, without git, in a folder with a space in its name, with everything set up."""
     folder = tmp_path_factory.mktemp("a b") / "c"
     folder.mkdir()
     for each in (*ROOT.glob("[!.]*"), ROOT / ".dockerignore"):
@@ -64,7 +66,7 @@ def checkout(tmp_path_factory):
 
 
 def bare_environment(checkout, zone):
-    """An environment without a language, and without an existing home."""
+    """An environment without a language, and with a home that does not exist."""
     return {"PATH": os.environ["PATH"], "HOME": str(checkout.parent / "no home"), "TZ": zone}
 
 
@@ -73,7 +75,9 @@ def run_with_umask(*command):
 
 
 def test_a_broker_starts_anywhere(checkout):
-    """`make run` serves from a folder with a blank, without a home, with files that only their owner can read."""
+    """`make run` serves from a folder with a space in its name, without a home, and creates files that only their
+    owner can read.
+    """
     command = run_with_umask("make", "run", "PORT=0", "DATA=data for c")
     with run_process(command, bare_environment(checkout, "America/St_Johns"), checkout, subprocess.STDOUT) as process:
         lines = []
@@ -84,7 +88,7 @@ def test_a_broker_starts_anywhere(checkout):
         else:
             pytest.fail("".join(lines))
         assert httpx.get(f"{found[0]}/event-types", timeout=PATIENCE).status_code == 200
-        # Make passes this on to the broker, which would outlive a make that is killed.
+        # make passes SIGTERM on to the broker; if make were killed, the broker would continue.
         process.terminate()
         process.wait(PATIENCE)
     [data] = checkout.glob("data for c/nakadi.db")
@@ -93,7 +97,7 @@ def test_a_broker_starts_anywhere(checkout):
 
 
 def test_tests_pass_anywhere(checkout):
-    """`make test` passes there too; a few of the tests that start processes, and in another time zone."""
+    """`make test` passes there, too, for a few of the tests that start processes, in another time zone."""
     done = subprocess.run(
         run_with_umask("make", "test", f"ARGS=-q -p no:cacheprovider {' '.join(SOME)}"),
         cwd=checkout,
@@ -108,7 +112,7 @@ def test_tests_pass_anywhere(checkout):
 
 
 def test_processes_of_tests_get_an_environment_of_their_own():
-    """No test passes on the machine's whole environment: each start of a process names its environment."""
+    """No test passes on the machine's whole environment: whenever a test starts a process, it names the environment."""
     tests = (each for each in ROOT.glob("tests/**/*.py") if each.name != "__main__.py")
     without = [
         f"{path.relative_to(ROOT)}:{call.lineno}"

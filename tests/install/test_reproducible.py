@@ -1,4 +1,4 @@
-"""Builds are reproducible: equal sources give equal bytes, wherever and whenever they are built."""
+"""Builds are reproducible: the same sources give the same bytes, wherever and whenever they are built."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from tests.support.environment import plain_environment
 from tests.support.installed import build_distribution
 from tests.support.pages import ROOT
 
-# A time that is never later than a build, and differs from that of a checkout.
+# A time before any build, which differs from the times in a checkout.
 LONG_AGO = 1_000_000_000
 
 
@@ -28,7 +28,7 @@ def first_build(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def build_elsewhere(tmp_path_factory):
-    """The same sources in another folder, with other times and rights."""
+    """A function that builds the same sources in another folder, with other file times and permissions."""
     folder = tmp_path_factory.mktemp("a checkout") / "elsewhere"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, env=plain_environment(), capture_output=True, check=False)

@@ -13,7 +13,7 @@ from services.streaming.doorway import Doorway, metric_line, report_figures
 
 @pytest.mark.parametrize("target", ["/api/health/streams", "/health/streams", "/api/health"])
 def test_the_gateway_can_ask_whether_it_is_well(target):
-    """The request that keeps the gateway's link active gets the same answer as the load balancer."""
+    """The request that keeps the gateway's link active gets the same answer as the load balancer's health check."""
     asked = []
 
     class Notes:
@@ -27,7 +27,7 @@ def test_the_gateway_can_ask_whether_it_is_well(target):
 
 
 def test_the_stage_of_the_gateway_makes_no_request_slower():
-    """The path that the client sent decides whether a request is answered at once."""
+    """The path that the client sent, without the gateway's stage, decides whether a request is answered at once."""
     asked = []
 
     class Notes:
@@ -51,7 +51,9 @@ def test_a_metric_is_a_line():
 
 
 def test_it_is_reported_again_and_again():
-    """A service reports its number of streams in whole lines until it is cancelled, and each damage once."""
+    """Until it is cancelled, a service reports its number of streams in whole lines, and each newly damaged object
+    once.
+    """
     told = []
     metrics = Metrics()
     metrics.open_streams.add(2, "low-level")

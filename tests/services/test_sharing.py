@@ -36,7 +36,7 @@ def file_settings(folder):
 
 
 class DeliveryChecks:
-    """The events that consumers got, and their commits; each consumer checks that both are permitted."""
+    """Keeps the events that consumers have got and the commits, and checks each against the promises."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -61,10 +61,12 @@ class DeliveryChecks:
 
 
 class ConsumingThread:
-    """A consumer of one service that commits through a common server, until its stream ends."""
+    """A consumer that reads from one service, and commits through a server that all consumers share, until its
+    stream ends.
+    """
 
     def __init__(self, service, api, subscription, delivered):
-        # Requests that begin streams go to another server than commits.
+        # Requests for streams go to one server, and commits to another.
         with httpx.Client(base_url=service.url, timeout=PATIENCE) as streams:
             self.consumer = Consumer(streams, subscription, batch_flush_timeout=1, batch_limit=5)
         self.consumer.api = api
@@ -97,9 +99,10 @@ class ConsumingThread:
     ],
 )
 def test_two_services_share_a_subscription(place, how, tmp_path):
-    """Streams of two processes share the partitions; when one process is stopped or killed, the other gets them all.
-    Every event comes, each partition in order, and nothing comes again that is committed.
-    (S169, S170, S198, S222, S224, S239, S312, S315)"""
+    """Streams of two processes share the partitions; when one process is stopped or killed, the other gets all
+    partitions. Every event comes, in the order of its partition, and no committed event comes again. (S169, S170,
+    S198, S222, S224, S239, S312, S315)
+    """
     delivered = DeliveryChecks()
     with ExitStack() as stack:
         settings = stack.enter_context(place(tmp_path))
@@ -140,8 +143,9 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
 
 @pytest.mark.long
 def test_tasks_deliver_to_sinks_and_take_them_over(tmp_path):
-    """Secrets are sealed by KMS; a sink that is registered with one task may be delivered to by another, and goes over
-    to it when its own is killed. (X5, X7, X31, X32, X47, X48)"""
+    """KMS seals secrets. A task may deliver to a sink that was registered with another task, and takes over its
+    sinks when that task is killed. (X5, X7, X31, X32, X47, X48)
+    """
     with ExitStack() as stack:
         url = stack.enter_context(a_dynamodb())
         [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
@@ -154,7 +158,7 @@ def test_tasks_deliver_to_sinks_and_take_them_over(tmp_path):
             **variables(stores, **sinks),
             **ON_LOOPBACK_VARIABLES,
         }
-        # Without a key, this service has no sinks.
+        # This broker has no key, so it does not deliver to sinks.
         events = stack.enter_context(httpx.Client(base_url=stack.enter_context(Broker(**stores)).url, timeout=PATIENCE))
         one, two = (stack.enter_context(run_service(environment, "--direct")) for _ in range(2))
         first, second = (stack.enter_context(httpx.Client(base_url=each.url, timeout=PATIENCE)) for each in (one, two))

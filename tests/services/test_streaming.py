@@ -1,4 +1,4 @@
-"""The streaming service as its container starts it: the process, its environment, and a load balancer's view of it."""
+"""The streaming service in a process, as its container starts it, and as a load balancer sees it."""
 
 import json
 import signal
@@ -31,14 +31,14 @@ FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset
 
 @pytest.fixture
 def shared_environment(tmp_path):
-    """The environment with the stores that the broker and the service share."""
+    """The settings of the stores that the broker and the service share."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     return {"registry": url, "event_log": url}
 
 
 @pytest.fixture
 def broker(shared_environment):
-    """A broker in the place of the functions on AWS, which registers event types and publishes."""
+    """A broker that replaces the functions on AWS: it registers event types, and publishes."""
     with Broker(**shared_environment) as broker:
         assert http.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         yield broker
@@ -63,7 +63,7 @@ def test_a_load_balancer_sees_that_it_is_well(shared_environment):
 
 
 def test_it_can_speak_tls_to_the_load_balancer(shared_environment):
-    """With --tls it serves with its own certificate, which a load balancer accepts, and without it none."""
+    """With `--tls`, the service uses a certificate that it signs itself, which a load balancer accepts."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
 
@@ -77,7 +77,9 @@ def test_it_can_speak_tls_to_the_load_balancer(shared_environment):
 
 
 def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_environment, monkeypatch):
-    """The load balancer could send a request at the moment of the end, and would answer it 502."""
+    """If the service closed a connection after a stream, the load balancer might be sending a request over it, and
+    would answer 502.
+    """
     options = {}
 
     def refuse_to_serve(*_, **given):
@@ -94,14 +96,16 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_enviro
 
 @pytest.mark.long
 def test_it_ends_cleanly_from_every_moment_of_its_start(shared_environment):
-    """Ctrl-C before its first line ends it with 130, SIGTERM and both after that line with 0, never with a trace."""
+    """Ctrl-C before the first line ends the service with 130. SIGTERM at any time, and Ctrl-C after that line, end
+    it with 0. It never prints a traceback.
+    """
     for end in end_at_each_step("services.streaming", "--port=0", environment=variables(shared_environment)):
         ready = "Streaming on port" in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
 def test_events_come_as_they_are_published(broker, shared_environment):
-    """Events that another process publishes are streamed, and so are earlier ones."""
+    """The service streams events that another process has published before or publishes meanwhile."""
     publish_numbers(broker, 1, 2)
     with (
         run_service(variables(shared_environment)) as service,
@@ -116,7 +120,7 @@ def test_events_come_as_they_are_published(broker, shared_environment):
 
 
 def test_streams_are_packed_here(broker, shared_environment):
-    """A gateway does not compress a streamed response, so the service does."""
+    """The service compresses streams, because a gateway does not compress a streamed response."""
     publish_numbers(broker, 1)
     with (
         run_service(variables(shared_environment)) as service,
@@ -142,7 +146,7 @@ def test_a_stream_ends_before_its_gateway_ends_it(shared_environment):
 
 @pytest.mark.usefixtures("broker")
 def test_a_stream_is_never_silent_for_too_long(shared_environment):
-    """For any flush timeout of a client, a keep-alive comes before a gateway gives up."""
+    """Whatever flush timeout a client chooses, a keep-alive line comes before a gateway gives up."""
     with (
         run_service(variables(shared_environment, longest_silence_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_flush_timeout=300") as stream,
@@ -151,7 +155,9 @@ def test_a_stream_is_never_silent_for_too_long(shared_environment):
 
 
 def test_a_stop_ends_open_streams_well(broker, shared_environment):
-    """On SIGTERM a stream sends its buffers, ends properly, and the process ends long before it would be killed."""
+    """On SIGTERM, streams send what they have buffered and end properly, and the process ends long before it would
+    be killed.
+    """
     publish_numbers(broker, 1, 2, 3)
     with (
         run_service(variables(shared_environment)) as service,
@@ -184,7 +190,7 @@ def test_tokens_are_checked_here_too(shared_environment, tmp_path):
 
 
 def test_events_and_commits_can_come_directly(shared_environment, broker, tmp_path):
-    """If configured to, the service also accepts events and commits, from clients with a token for them."""
+    """With `--direct`, the service also accepts events and commits from clients whose token allows them."""
     shared_environment = {**shared_environment, "coordination": shared_environment["registry"]}
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
@@ -213,7 +219,7 @@ def test_events_are_not_taken_in_unless_it_is_asked_to(shared_environment):
 
 
 def test_nothing_else_is_served(shared_environment):
-    """Event types are served by the functions."""
+    """The service does not serve event types, which is the task of the functions."""
     with run_service(variables(shared_environment)) as service:
         assert http.get(f"{service.url}/event-types").status_code == 404
 
@@ -228,7 +234,7 @@ def test_nothing_else_is_served(shared_environment):
     ],
 )
 def test_it_says_why_it_cannot_start(environment, named):
-    """A sentence on stderr names the fault."""
+    """If the service cannot start, a sentence on standard error names the fault."""
     with launch_service(environment) as process:
         _, said = process.communicate(timeout=PATIENCE)
 
@@ -239,7 +245,7 @@ def test_it_says_why_it_cannot_start(environment, named):
 
 @pytest.mark.usefixtures("broker")
 def test_the_name_of_a_stage_is_no_part_of_a_path(shared_environment):
-    """A gateway may put its stage in front of a path: both ways lead to the stream."""
+    """A gateway may put its stage in front of a path; the stream is found with and without it."""
     target = f"/event-types/{NAME}/events?stream_timeout=1&batch_flush_timeout=1"
     with run_service(variables(shared_environment), "--prefix=/api") as service:
         answers = [http.get(f"{service.url}{prefix}{target}") for prefix in ("", "/api", "/ape")]

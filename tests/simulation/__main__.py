@@ -1,5 +1,6 @@
-"""Run many worlds: `python -m tests.simulation SEEDS [FIRST]`. The first seed whose world breaks a promise is printed,
-and can be run again alone: `python -m tests.simulation 1 SEED`."""
+"""Run many worlds: `python -m tests.simulation SEEDS [FIRST]`. It prints the first seed whose world breaks a
+promise. To run this world again alone: `python -m tests.simulation 1 SEED`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from tests.support.sink_world import SinkWorld
 CHUNK = 100
 
 SEEDS_PER_SINK_WORLD = 10
-"""A world with a sink takes as long as several others."""
+"""One seed in ten also runs a world with a sink, because it takes as long as several others."""
 
 
 def failures(first: int, count: int) -> list[str]:
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a world is small, and all of it is discarded at its end
+    gc.disable()  # collecting garbage would cost time; a world is small, and little of it remains
     found = []
     for seed in range(first, first + count):
         try:
@@ -47,7 +48,7 @@ def run_sink_world(seed: int) -> None:
 
 
 def first_failure(count: int) -> int:
-    """The first seed whose world breaks a promise, after which no more are run."""
+    """Run worlds until one breaks a promise, and return its seed."""
     logging.disable(logging.CRITICAL)
     for seed in range(count):
         try:

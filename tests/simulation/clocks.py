@@ -1,4 +1,4 @@
-"""Time that the simulation moves, and clocks that show it with an error."""
+"""The time, which the simulation moves, and clocks that show it with an error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @dataclass(slots=True)
 class SimulatedTime:
-    """The true time. `behind` is by how much the time of day has been set back, on all machines at once; steady clocks
-    are not affected."""
+    """The true time. `behind` is how far the time of day has been set back, on all machines at once; steady clocks
+    are not affected.
+    """
 
     seconds: float = 0.0
     behind: float = 0.0
@@ -22,7 +23,9 @@ class SimulatedTime:
 
 @dataclass(frozen=True, slots=True)
 class SkewedClock:
-    """A machine's clocks: its time of day is off by `skew` seconds, and its steady clock began at any time."""
+    """A machine's clocks: its time of day is wrong by `skew` seconds, and its steady clock begins at an arbitrary
+    value.
+    """
 
     time: SimulatedTime
     skew: float = 0.0

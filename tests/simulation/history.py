@@ -13,7 +13,7 @@ Place = EventTypePartition
 
 
 class PromiseBroken(AssertionError):
-    """Raised when a promise is broken; the message says which, and how."""
+    """Raised when a promise is broken; the message names the promise and what broke it."""
 
 
 def check_promise(name: str, holds: bool, how: str) -> None:
@@ -35,14 +35,14 @@ MOST_SKEW = timedelta(seconds=2)
 class History:
     """The truth, which no process in the world can see: the stored events, and which session received which.
 
-    `able` says whether a session's process could send something for the session if it had a turn now.
+    `able` says whether a session's process could send events for the session now.
     """
 
     able: Callable[[str], bool]
     # The time of day, and the true time.
     now: Callable[[], datetime]
     steady: Callable[[], float]
-    # The times since when offsets are being set, by marker.
+    # For each marker of a reset, the true time at which it was stored.
     marked: dict[str, float] = field(default_factory=dict)
     events: dict[Place, list[Event]] = field(default_factory=dict)
     oldest: dict[Place, int] = field(default_factory=dict)
@@ -50,13 +50,13 @@ class History:
     assignment: Assignment = field(default_factory=Assignment)
     delivered: dict[Place, set[int]] = field(default_factory=dict)
     # Events that consumers chose not to get: because they committed beyond the sent events, set offsets forward, failed
-    # at the events often enough, or came after the events had expired.
+    # often enough at the events, or came after the events had expired.
     excused: dict[Place, set[int]] = field(default_factory=dict)
-    # The contents of all of them
+    # The parked events of each partition, those of all keys together.
     parked: dict[Place, set[int]] = field(default_factory=dict)
     sent: dict[tuple[str, Place], int] = field(default_factory=dict)
     begun: dict[tuple[str, Place], int] = field(default_factory=dict)
-    # Up to where partitions are committed, as their owners have learnt.
+    # The committed offset that each session has last learnt for a partition.
     heard: dict[tuple[str, Place], int] = field(default_factory=dict)
     deleted: bool = False
 
@@ -69,10 +69,10 @@ class History:
             self.excused.setdefault(place, set())
             self.parked.setdefault(place, set())
 
-    # Sending
+    # Events that sessions send
 
     def note_heard_offsets(self, session: str, offsets: Mapping[Place, CommittedOffset]) -> None:
-        """A session has learnt up to where its partitions are committed."""
+        """Note the committed offsets that a session has learnt."""
         for place, offset in offsets.items():
             if offset.owner == session:
                 self.heard[session, place] = offset.position.offset
@@ -106,7 +106,7 @@ class History:
         self.delivered[place].update(offsets)
 
     def _check_parked_keys(self, session: str, place: Place, offsets: list[int]) -> None:
-        """No event of a key is sent while an earlier event of the key is parked."""
+        """Check that no event is sent while an earlier event of its key is parked."""
         events = self.events[place]
         waiting = {events[each].key: each for each in sorted(self.parked[place], reverse=True)}
         for each in offsets:
@@ -116,12 +116,12 @@ class History:
     def _is_due(self, place: Place, offset: int) -> bool:
         return self.events[place][offset].ours and offset >= self.oldest[place]
 
-    # Writing
+    # Writes to the store
 
     def check_written_assignment(
         self, actor: str, new: Assignment, offsets: Mapping[Place, CommittedOffset], *, handing_over: bool
     ) -> None:
-        """A process has stored an assignment, perhaps as a hand-over by the session `actor`."""
+        """Check an assignment that a process has stored, perhaps as a hand-over by the session `actor`."""
         old = self.assignment
         check_promise("deletion", not self.deleted, "something is written of a subscription that is gone")
         self._check_owners(actor, old, new, handing_over=handing_over)
@@ -143,7 +143,7 @@ class History:
             self.marked.setdefault(new.reset.id, self.steady())
 
     def _check_beginning(self, place: Place, position: Position, *, initialised: bool) -> None:
-        """The first offset of a partition is where the subscription begins, unless the partition is newer."""
+        """Check that a partition begins where the subscription begins, or at its first event if it is newer."""
         check_promise(
             "I8", not initialised or position.offset == -1, f"{place} is new, and begins at {position.offset}"
         )
@@ -186,15 +186,16 @@ class History:
             check_promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
 
     def _is_being_reset(self, reset: Reset | None) -> bool:
-        """Whether offsets are being set. A reset whose time is in the future began before the clock was set back, and
-        does not count any more."""
+        """Whether offsets are being set. A reset whose time is in the future began before the clock was set back, so
+        it no longer counts.
+        """
         if reset is None or reset.began_at is None or reset.began_at > self.now():
             return False
         lasts = (reset.expires_at - reset.began_at - MOST_SKEW).total_seconds()
         return self.now() + MOST_SKEW < reset.expires_at and self.steady() < self.marked[reset.id] + lasts
 
     def record_commit(self, place: Place, offset: CommittedOffset) -> None:
-        """A commit has moved an offset."""
+        """Check and note a commit that has moved an offset."""
         before = self.offsets[place]
         check_promise(
             "I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}"
@@ -208,16 +209,16 @@ class History:
         self.offsets[place] = offset
 
     def record_parked(self, place: Place, offsets: Iterable[int]) -> None:
-        """Consumers have failed at these events, or the events have the keys of such events."""
+        """Note that these events were parked: consumers have failed at them, or at earlier events of their keys."""
         self.parked[place].update(offsets)
         self.excused[place].update(offsets)
 
     def excuse_from_delivery(self, place: Place, first: Position, last: Position) -> None:
-        """Events after the first position, up to the second, need not be delivered any more."""
+        """Note that the events after the first position, up to the second, need not be delivered any more."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 
     def count_left(self) -> dict[Place, int]:
-        """The number of events that still exist and are not committed, by partition, where there are any."""
+        """For each partition that has any, the number of events that still exist and are not committed."""
         ends = {place: max(self._committed_offset(place) + 1, self.oldest[place]) for place in self.events}
         return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}
 

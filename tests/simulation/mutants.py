@@ -1,5 +1,6 @@
-"""Proof that the simulation can fail: `python -m tests.simulation.mutants [SEEDS]` makes one fault at a time in a copy
-of the code, and looks for a seed whose world shows the fault."""
+"""Proves that the simulation can fail: `python -m tests.simulation.mutants [SEEDS]` introduces one fault at a time
+into a copy of the code, and looks for a seed whose world shows the fault.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: `was` in a file of the package is replaced by `becomes`; `breaks` is the promise that is broken by
-    this."""
+    """A fault: `becomes` replaces `was` in a file of the package, which breaks the promise `breaks`."""
 
     breaks: str
     what: str
@@ -283,14 +283,14 @@ MUTANTS = (
 
 
 def apply_mutation(mutant: Mutant) -> str:
-    """The text of the mutant's file, with the fault in it."""
+    """The text of the mutant's file with the fault."""
     text = (PACKAGE / mutant.file).read_text()
     assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
     return text.replace(mutant.was, mutant.becomes)
 
 
 def find_symptom(mutant: Mutant, seeds: int) -> str:
-    """What the simulation finds out about a mutant, in one line."""
+    """Search for a world that shows the fault of a mutant, and describe the result in one line."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Operators that set offsets and add partitions, step by step, and what all processes know about the event type."""
+"""Operators that set offsets and add partitions, step by step, and the event type that all processes share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_subscription(read_from: ReadFrom) -> Subscription:
 
 
 class SimulatedEventType:
-    """The event type as `EventTypes` and `CursorResolver` return it."""
+    """The event type, with the methods of `EventTypes` and `CursorResolver`."""
 
     def __init__(self, history: History, partitions: int) -> None:
         self._history = history
@@ -68,7 +68,7 @@ def _place(partition: str) -> Place:
 
 
 class ResetOperator:
-    """A reset, or the end of all streams if there are no positions. Some callers leave before the reset ends."""
+    """Requests a reset or, without positions, the end of all streams. Some callers leave before the reset ends."""
 
     def __init__(
         self, wire: UnreliableCoordination, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True

@@ -1,4 +1,4 @@
-"""Processes that serve streams: hosts, and for each stream the work of its driver, without sockets and threads."""
+"""Processes that serve streams, and the work that the driver of each stream does, without sockets and threads."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ MOST_EVENTS_READ = 4
 
 
 class SimulatedStream:
-    """A stream as its driver runs it. `received` has the events that the client has received and can commit;
-    `client_is_there` holds until the client leaves."""
+    """A stream, run as its driver would. `received` has the events that the client has received and can commit;
+    `client_is_there` is true until the client leaves.
+    """
 
     def __init__(
         self, process: SimulatedProcess, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
@@ -77,10 +78,11 @@ class SimulatedStream:
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
         self.received: dict[Place, list[int]] = {}
-        # Partitions for which others wait: since when the session knows, and since when it was late at a turn.
+        # For each partition for which another session waits: when this session learnt that, and when its turn was first
+        # too late.
         self.wanted: dict[Place, float] = {}
         self.late: dict[Place, float] = {}
-        # The time until which the client was promised that it may commit.
+        # The time until which the session has promised the client that it may commit.
         self.granted_until = -inf
         self.left = False
 
@@ -89,7 +91,7 @@ class SimulatedStream:
         return self.session.end is None and self.process.alive and self.lease.is_valid(self.process.clock.monotonic())
 
     def run_driver_round(self) -> None:
-        """One round of the driver."""
+        """Do one round of the driver's work."""
         now = self.process.clock.monotonic()
         while self.facts:
             self._carry_out_actions(self.facts.popleft()(now))
@@ -110,12 +112,10 @@ class SimulatedStream:
             check_promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
 
     def _check_nothing_is_due(self, now: float) -> None:
-        """A tick before the time that the session requested finds nothing to do, so `next_tick_at` leaves out no
-        deadline.
+        """Check that a tick before `next_tick_at` finds nothing to do, so the session has forgotten no deadline.
 
-        Batches are the exception: a batch of one partition leaves less room for uncommitted events, so the waiting
-        events of another partition may now fill the room that is left. They are sent with the next tick, whenever that
-        is.
+        Batches are the exception: a batch of one partition leaves less room for uncommitted events, which the waiting
+        events of another partition may then fill. The session sends these with its next tick, whenever that is.
         """
         if not self.is_able:
             return
@@ -126,8 +126,9 @@ class SimulatedStream:
         self._carry_out_actions(early)
 
     def _check_hand_overs(self, now: float) -> None:
-        """Whatever the client commits, other sessions get a partition after two commit timeouts, or the session has
-        ended."""
+        """Check that, whatever the client commits, the session hands over a wanted partition within two commit
+        timeouts, or ends.
+        """
         patience = self.limits.commit_seconds
         for place, since in self.wanted.items():
             if now >= since + patience:
@@ -138,14 +139,15 @@ class SimulatedStream:
                 )
 
     def _check_time_to_commit(self, now: float) -> None:
-        """A session closes for others only if its client had a whole commit timeout for the events for which they
-        wait."""
+        """Check that a session closes for others only after its client had a whole commit timeout for the events
+        they wait for.
+        """
         since = min(self.wanted.values(), default=inf)
         had = f"its client had {now - since:.1f} s to commit what others wait for"
         check_promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
 
     def call(self) -> None:
-        """One call of the clerk; if there is no answer, the call is repeated the next time."""
+        """Carry out the session's next call; if there is no answer, repeat it the next time."""
         call, wire = self.calls[0], self.process.wire
         try:
             wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
@@ -163,7 +165,7 @@ class SimulatedStream:
         self.calls.popleft()
 
     def leave(self) -> None:
-        """What the door does after the driver."""
+        """Do what the request handler does after the driver."""
         wire = self.process.wire
         self.left = True
         try:
@@ -176,7 +178,7 @@ class SimulatedStream:
 
     def handle_state(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
         actions = self.session.handle_state(shared, now)
-        # A state that is older than the session's last action is ignored, so it does not count as known.
+        # The session ignores a state that is older than its own last write, so it has not learnt it.
         if self.session._seen == shared.assignment.revision:
             own = shared.assignment.session(self.session.id)
             leaves = own is not None and own.is_leaving
@@ -267,7 +269,7 @@ class SimulatedProcess:
 
     @property
     def takes_lease(self) -> bool:
-        """Whether a call is in progress, for which others wait."""
+        """Whether a call of this process is in progress, so others may move meanwhile."""
         return self.host._lock.locked()
 
     @property
@@ -276,13 +278,13 @@ class SimulatedProcess:
 
     @property
     def should_read_state(self) -> bool:
-        """Whether there are news, or none for so long that some may have been lost."""
+        """Whether a change was reported, or none for so long that a report may have been lost."""
         return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_INTERVAL_SECONDS
 
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
     ) -> SimulatedStream | None:
-        """What the door does before the driver; returns the stream, if one was opened."""
+        """Do what the request handler does before the driver, and return the stream if it was opened."""
         try:
             make_offset_initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:
@@ -309,7 +311,7 @@ class SimulatedProcess:
         return stream
 
     def read_news(self) -> None:
-        """Read the news once for all existing streams."""
+        """Read the shared state once for all streams of this process."""
         streams = tuple(self.streams)
         news = set(self.news)
         self.news.clear()
@@ -336,7 +338,7 @@ class SimulatedProcess:
         return PartitionStart(event_type, start, start.offset - stored.offset)
 
     def handle(self, drop: Any) -> None:
-        """A consumer failed at an event often enough that the event need not be delivered."""
+        """Note that an event need not be delivered, because consumers have failed often enough at it."""
         self.history.excused[drop.partition].add(drop.event.end.offset)
 
     def crash(self) -> None:

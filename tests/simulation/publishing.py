@@ -1,11 +1,11 @@
-"""Worlds of publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
+"""Simulates publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
 
 A world has a log, claims, publishers and a time that the world moves. The clock of each publisher is somewhat wrong,
-and is set now and then, after which its error is different. Each step of an append is one move: others move in between,
-processes die, calls fail before or after their effect, and an append whose answer is lost may be stored in the log
-later. The event type moves to other timelines meanwhile. One seed determines everything.
+and its error changes whenever the clock is set. Each step of an append is one move: others move in between, processes
+die, calls fail before or after their effect, and an append whose answer is lost may be stored in the log later. The
+event type moves to other timelines meanwhile. One seed determines everything.
 
-These must hold: an event is stored once within its window, and a publisher that hears that an event is stored, or is a
+The promises: an event is stored once within its window, and a publisher that hears that an event is stored, or is a
 duplicate, finds it in the log. In the end, when nothing fails any more, every publisher hears that its event is stored.
 """
 
@@ -34,18 +34,18 @@ from nakadi.publishing import claimed_append as claimed_append_module
 from tests.support.clock import HandMovedClock
 
 LATE_SECONDS = 12.0
-"""How much later an append may come into the log whose answer was lost."""
+"""How many seconds later an append whose answer was lost may still reach the log."""
 
 MAX_APPEND_SECONDS = 54.0
-"""An append comes into the log within this time after it was begun, or never."""
+"""An append reaches the log within this time after its beginning, or never."""
 MAX_SKEW_SECONDS = 7.4
-"""A clock is ahead or behind by at most this much, so that two clocks differ by less than 15 seconds."""
+"""A clock is ahead or behind by at most this much, so two clocks differ by less than 15 seconds."""
 MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
-"""A window is counted from when an event was known to be stored."""
+"""The window of an event begins when its publisher knows that it is stored, at most this much after the append."""
 
 
 class SkewedClock(Struct):
-    """A machine's clocks: its time of day is off and may be set, its steady clock is right."""
+    """A machine's clocks: its time of day is wrong and may be set, but its steady clock is right."""
 
     time: HandMovedClock
     skew: timedelta
@@ -65,10 +65,11 @@ class PromiseBroken(AssertionError):
 
 
 class World:
-    """With `max_skew`, clocks are wrong by at most this number of seconds; otherwise, in some worlds, clocks are right.
+    """A world of publishers. With `max_skew`, clocks are wrong by at most this number of seconds; without it, clocks
+    are right in half of the worlds.
 
     In a tight world, four publishers send one event repeatedly, slow steps take nearly as long as they may, and clocks
-    are as wrong as they may be: only there does it often matter that clocks differ.
+    are as wrong as they may be. Only in tight worlds does the difference between clocks often matter.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class World:
     def for_storage(self, _storage_id: str) -> World:
         return self
 
-    # The calls of an append
+    # The calls that an append makes
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Any:
         return self.log.bounds(topic, partitions)
@@ -115,7 +116,7 @@ class World:
         return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Some partitions are refused, and yet may be stored in the log, now, later, or never."""
+        """Append some partitions, and refuse others, which may still reach the log now, later, or never."""
         self.has_grown = True
         refused = {each for each in batches if self.fails()}
         fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
@@ -133,7 +134,7 @@ class World:
         return not self.is_calm and self.drawn.random() < self.faults
 
     def call(self, step: Callable[[], Any]) -> Any:
-        """A call that may fail before or after its effect."""
+        """Make a call, which may fail before or after its effect."""
         if self.fails():
             raise Unavailable("It did not arrive.")
         result = step()
@@ -166,7 +167,7 @@ class World:
                 continue
 
     def pass_time(self) -> None:
-        """Time passes in small steps, so that late effects come when they are due."""
+        """Let time pass in small steps, so late appends arrive when they are due."""
         left = self.drawn.expovariate(1 / self.pace)
         while left > 0:
             self.clock.move(min(left, 1.0))
@@ -194,7 +195,7 @@ class World:
         else:
             raise PromiseBroken("A publisher is never told that its events are stored.")
 
-    # Invariants
+    # Promises
 
     def stored_times(self) -> Mapping[bytes, list[datetime]]:
         found: dict[bytes, list[datetime]] = {}
@@ -221,7 +222,7 @@ class World:
 
 
 class Publisher:
-    """Sends a batch until all of it is reported as stored, and then sends another one."""
+    """Sends a batch until the broker has reported all of it as stored, and then sends another one."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -299,7 +300,7 @@ class Publisher:
         self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.draw_delay(MAX_APPEND_SECONDS)])
 
     def _append_is_due(self) -> bool:
-        """An append may take long, but eventually the log gives it up; then its process counts as dead."""
+        """Whether the append has taken as long as the log allows; then its process counts as dead."""
         took = self.world.clock.monotonic() - self.step_taken_at
         if took > MAX_APPEND_SECONDS:
             self.begin_attempt()

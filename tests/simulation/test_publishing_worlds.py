@@ -1,4 +1,4 @@
-"""Worlds of publishers keep their promises, and break one as soon as any step of the append is wrong."""
+"""Worlds of publishers keep their promises, and break one if any step of the append is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import everything
 
 SOURCE = Path(claimed_append.__file__).read_text()
 MAX_WORLDS = 6000
-"""So many are tried before a mutant counts as not found; most are found among the first fifty."""
+"""After this number of worlds, a mutant counts as not found; most are found among the first fifty."""
 WORLDS_WITH_RIGHT_CLOCKS = 500
 
 KNOWN_WORLDS = {
@@ -26,8 +26,10 @@ KNOWN_WORLDS = {
     "a claim begins in front of events of an earlier window": 309,
     "a claim that was found begins its window anew": 314,
 }
-"""The worlds that found the rarer mutants. They are tried first: a search takes up to half a minute. A change of the
-worlds or of the append makes others of them, which the search finds; the test prints them."""
+"""The worlds that show the rarer mutants. The test tries them first, because a search takes up to half a minute. If
+the simulation or the append changes, other worlds show these mutants; the search finds them, and the test prints
+them.
+"""
 
 MUTANTS = {
     "claims of others are not in the way": (
@@ -80,14 +82,15 @@ CLOCK_MUTANTS = {
         "APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=13)",
     ),
 }
-"""These are wrong only because one publisher's clock settles a claim, and another's judges it. An append takes at most
-20 and 54 seconds, and a refusal comes at most 12 seconds later."""
+"""Each of these is wrong only because one publisher's clock dates a claim and another's clock judges it: an append
+takes at most 20 or 54 seconds, and takes effect at most 12 seconds after its refusal.
+"""
 
 
 def load_mutant(was: str, becomes: str) -> ModuleType:
     assert SOURCE.count(was) == 1, f"{was!r} stands {SOURCE.count(was)} times in the source"
     module = ModuleType("mutated_claimed_append")
-    # Types are looked up in their own module.
+    # Classes look up their annotations in the module of their name.
     sys.modules[module.__name__] = module
     exec(compile(SOURCE.replace(was, becomes), module.__name__, "exec"), module.__dict__)
     return module
@@ -110,7 +113,7 @@ def _silence_logs():
 
 
 def test_worlds_keep_their_promises():
-    """Whatever fails and whichever process dies, each event is stored once, and a publisher that is told so finds it.
+    """Whatever fails and whichever process dies, each event is stored once, and a publisher that hears so finds it.
     (P158)"""
     for seed in range(everything.choose_by_suite(80, 5000)):
         try:
@@ -122,8 +125,7 @@ def test_worlds_keep_their_promises():
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", CLOCK_MUTANTS)
 def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
-    """With clocks that are wrong, a promise is broken, and with clocks that are right, none is: the clocks are the
-    cause."""
+    """With wrong clocks, a promise is broken, and with right clocks, none is, so the clocks are the cause."""
     module = load_mutant(*CLOCK_MUTANTS[what])
     with pytest.raises(PromiseBroken, match="again"):
         run_tight_worlds(MAX_WORLDS, module, MAX_SKEW_SECONDS)

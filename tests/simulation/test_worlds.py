@@ -47,14 +47,15 @@ def test_worlds_on_a_file_go_the_same_way(tmp_path):
 
 @pytest.mark.long("tests/simulation/test_worlds.py::test_worlds_on_a_file_go_the_same_way")
 def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
-    """Conditional writes and transactions keep the promises that locks keep in the other engines. (S312, S313, S314,
-    S317)"""
+    """In DynamoDB, conditional writes and transactions keep the promises that locks keep in the other engines.
+    (S312, S313, S314, S317)
+    """
     with a_coordination(COORDINATIONS["dynamodb"], tmp_path) as store:
         World(2, store).run()
 
 
 def test_broken_promises_are_found(monkeypatch):
-    """A session that continues without a lease is detected, and its seed is reported with the preceding events.
+    """The simulation detects a session that continues without a lease, and reports its seed and the preceding moves.
     (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
     with pytest.raises(PromiseBroken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
@@ -68,7 +69,7 @@ def run_many(count, first=0):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.what for each in MUTANTS])
 def test_every_mutant_still_fits(mutant):
-    """Each of the faults that the simulation was shown to detect can still be put into the code."""
+    """Each fault that the simulation was shown to detect can still be introduced into the code."""
     assert apply_mutation(mutant) != (PACKAGE / mutant.file).read_text()
 
 

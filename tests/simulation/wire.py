@@ -1,5 +1,6 @@
-"""The path from a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and
-changes are not always reported."""
+"""The path from a process to the store: calls and answers get lost, calls arrive twice, other processes are quicker,
+and changes are not always reported.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class Faults:
-    """How likely a call is to fail in each way; `others_move` is how likely others are to act meanwhile."""
+    """The probability of each kind of failure of a call; `others_move` is the probability that others act meanwhile."""
 
     call_lost: float = 0.03
     answer_lost: float = 0.03
@@ -45,13 +46,14 @@ class Faults:
 
 
 class ProcessCrashed(BaseException):
-    """Raised within any work of a process that crashes; it must not be caught there."""
+    """Raised within the work of a process that crashes, which must not catch it."""
 
 
 class UnreliableCoordination:
-    """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that is
-    calling, if any, and `letting_go` is whether it hands over partitions. The process that owns the wire sets
-    `alive`."""
+    """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that
+    is calling, if any, and `letting_go` is whether it hands over partitions. The process to which the wire belongs
+    sets `alive`.
+    """
 
     def __init__(
         self, store: Any, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
@@ -61,7 +63,7 @@ class UnreliableCoordination:
         self._history = history
         self._faults = faults
         self._random = random
-        # A separate random generator: an engine's thread may report, too.
+        # Reports have their own random generator, because they may come from an engine's thread.
         self._hearing = Random(random.random())
         self.meanwhile = meanwhile
         self.actor = ""
@@ -144,10 +146,9 @@ class UnreliableCoordination:
     def add_change_listener(
         self, subscription: str, changed: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
-        """For commits through other processes, the report only says that there was one.
-
-        A store may report its own change again, from a thread that reads its file. No seed determines when that
-        happens, so the report is ignored.
+        """A report of a commit through another process only says that there was a commit. A store may report its own
+        change again, from a thread that reads its file; this method ignores such reports, because no seed determines
+        when they come.
         """
         thread = threading.get_ident()
 
@@ -177,6 +178,6 @@ class UnreliableCoordination:
         if fate > 1 - faults.answer_lost:
             raise Unavailable("the answer was lost")
         if fate > 1 - faults.answer_lost - faults.sent_twice:
-            # A repeated call returns the answer of the second call.
+            # The call arrives twice, and the caller gets the second answer.
             return call()
         return answer

@@ -1,7 +1,7 @@
 """A world: a store, processes with streams, clients, publishers, and operators that set offsets and add partitions.
 
-One seed determines every move. While one process waits for the store, others move, even in the same process, as threads
-do. After some hundred moves, the world stops causing faults, and then every process must finish its work.
+One seed determines every move. While one stream waits for the store, others move, even those in the same process, as
+threads do. After some hundred moves, the world stops causing faults, and then every process must finish its work.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MOST_SKEW_SECONDS = 0.9
 MOST_PROCESSES = 3
 MOST_PARTITIONS = 5
 
-# How long it may take, once there are no more faults, until something more is committed or all work is done: leases and
-# markers expire first, and events that no consumer can process are found one by one.
+# After the faults have stopped, the longest time in which nothing more is committed: leases and markers first have to
+# expire, and events that no consumer can process are found one by one.
 PATIENCE_SECONDS = 240.0
 
-# How long a session may wait for a partition while there are no faults: two of the commit timeouts that are drawn, the
-# time until the owner has looked, and a lease that may have to expire first; and the number of half seconds for which
-# this is observed.
+# How long a session may wait for a partition while there are no faults: two of the commit timeouts that worlds use, the
+# time until the owner looks, and a lease that may have to expire first. The world observes this for a number of half
+# seconds.
 HAND_OVER_SECONDS = 13.0
 NEGLECTED_ROUNDS = 80
 
@@ -80,8 +80,9 @@ class World:
         self._moves, self._weights = list(drawn), list(accumulate(drawn.values()))
 
     def _drawn_moves(self) -> dict[Callable[[], None], float]:
-        """How often each kind of move happens in this world: worlds that differ in this show more than many similar
-        ones."""
+        """How often each kind of move happens in this world, because different worlds reveal more than many similar
+        ones.
+        """
         usual = {
             self._publish: 8,
             self._open: 5,
@@ -108,7 +109,7 @@ class World:
             **{move: weight * self.random.choice([0, 1, 1, 4]) for move, weight in seldom.items()},
         }
 
-    # Running
+    # The course of the world
 
     def run(self) -> None:
         for _ in range(MOVES):
@@ -121,7 +122,7 @@ class World:
         move()
 
     def _let_others_move(self, process: SimulatedProcess | None = None) -> None:
-        """The moves of others during a call, which takes long if its process is paused."""
+        """Let others move during a call of a process; if the process is paused, the call takes long."""
         if self._depth < 2:
             self._depth += 1
             for _ in range(self.random.randint(1, 2)):
@@ -152,8 +153,9 @@ class World:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
     def _neglect_waiting_sessions(self) -> None:
-        """Clients commit one event at a time, always before their time is over, but nothing in a partition for which
-        another session waits. The partition changes hands nevertheless."""
+        """Let clients commit one event at a time, always before their time is over, but nothing in a partition for
+        which another session waits. The partition has to change hands nevertheless.
+        """
         self._note("nobody commits what others wait for")
         asked: dict[tuple[Place, str], float] = {}
         for number in range(NEGLECTED_ROUNDS):
@@ -170,7 +172,7 @@ class World:
                 )
 
     def _wanted_partitions(self) -> set[tuple[Place, str]]:
-        """The partitions for which others wait, and their owners."""
+        """The partitions for which other sessions wait, with their owners."""
         entries = self.store.assignment(SUBSCRIPTION).entries
         return {
             (each.partition, each.owner)
@@ -230,7 +232,7 @@ class World:
             self._commit_all(stream, place)
 
     def _delete(self) -> None:
-        """Delete the subscription: its streams end, and none of its state is left."""
+        """Delete the subscription, and check that its streams end and none of its state is left."""
         self._note("the subscription is deleted")
         self.store.remove_subscription_state(SUBSCRIPTION)
         self.history.deleted = True
@@ -388,7 +390,7 @@ class World:
         self._ask("asks for more time", assignments.with_extension_requested)
 
     def _ask(self, what: str, request: Callable[[Assignment, str], Assignment]) -> None:
-        """A client makes a request about a stream, whichever process serves it, through any process."""
+        """Let a client send a request about a stream through any process, whichever serves the stream."""
         sessions = self.store.assignment(SUBSCRIPTION).sessions
         if sessions:
             session_id = self.random.choice(sessions).id
@@ -449,7 +451,7 @@ class World:
         if self.repartitioning.state == "over":
             self.repartitioning = None
 
-    # Making things
+    # Creation
 
     def _new_process(self) -> SimulatedProcess:
         wire = self._wire()
@@ -465,10 +467,10 @@ class World:
         skew = self.random.uniform(-MOST_SKEW_SECONDS, MOST_SKEW_SECONDS)
         return SkewedClock(self.time, skew, booted=self.random.uniform(0, 10_000))
 
-    # Choosing
+    # Random choices
 
     def _do_exclusively(self, what: str, move: Callable[[], None]) -> None:
-        """Nobody does the same thing twice at a time, and a process that crashes does not complete it."""
+        """Do something that must not happen twice at the same time. If the process crashes, it stays incomplete."""
         if what in self._busy:
             return
         self._busy.add(what)
