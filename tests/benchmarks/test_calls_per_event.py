@@ -25,7 +25,7 @@ from tests.support.traced_memory import trace_memory
 
 
 class CallCounter:
-    """Counts function calls in this thread inside the block, except the generated code of named tuples."""
+    """Counts the calls of Python functions in this thread inside the block."""
 
     def __enter__(self):
         self.calls = 0

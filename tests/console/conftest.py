@@ -32,7 +32,7 @@ DEAD_LETTERS = {
     "enrichment_strategies": ["metadata_enrichment"],
     "schema": {"type": "json_schema", "schema": "{}"},
 }
-"""The event type for dead letters, which the broker has from the beginning."""
+"""The event type for dead letters, which each broker of these tests has."""
 
 # The deadline for all tests of a script together, on a busy machine.
 SECONDS = 600

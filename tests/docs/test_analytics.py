@@ -1,4 +1,4 @@
-"""Are the examples of docs/analytics.md true?"""
+"""The examples of docs/analytics.md work, and its statements are true."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from nakadi_jobs.places import PLACES
 from tests.support.jobs import DataFolder
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this module
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "analytics.md").read_text()
@@ -26,7 +26,7 @@ COMMANDS = re.findall(r"^\.venv/bin/nakadi (jobs .+)$", PAGE, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def data_folder_with_tables(tmp_path_factory):
-    """A data folder with tables, as the page has it."""
+    """A data folder with the tables that the page describes."""
     folder = tmp_path_factory.mktemp("data")
     with closing(DataFolder(folder)) as made:
         definition = json.loads((ROOT / "events/event_types/order.placed.json").read_text())
@@ -40,7 +40,7 @@ def data_folder_with_tables(tmp_path_factory):
 
 
 def run_example(block, data_folder_with_tables):
-    """The output of an example, with the data of this test."""
+    """Run an example on the data of this test, and return its output."""
     text = BLOCKS[block].replace("data/tables", str(data_folder_with_tables / "tables"))
     shown = StringIO()
     with redirect_stdout(shown):
@@ -81,6 +81,8 @@ def test_there_are_commands():
 
 
 def test_the_size_of_an_event_is_described_as_in_tables():
-    """The page and the comment of the column say the same; another test shows it from publisher to table."""
+    """The page describes the size of an event as the column's comment does; another test follows it from publisher
+    to table.
+    """
     [comment] = [comment for name, _, comment in PLACES if name == "nakadi_size"]
     assert f"| `nakadi_size` | {comment} |" in (ROOT / "docs/analytics.md").read_text()

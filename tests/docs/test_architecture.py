@@ -1,4 +1,4 @@
-"""The page about the architecture names existing parts."""
+"""The architecture page names existing parts of the package."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs/architecture.md").read_text()
 def rooms() -> set[str]:
     """Folders of the package with modules in them; subfolders belong to the room."""
     found: set[str] = set()
-    # A folder that was moved away may still contain compiled modules.
+    # After a move, the old folder may still contain compiled modules.
     for folder in sorted(module.parent for module in PACKAGE.rglob("*/__init__.py")):
         name = ".".join(folder.relative_to(PACKAGE).parts)
         has_code = any(folder.glob("[!_]*.py")) or (folder / "__init__.py").stat().st_size > 2000
@@ -36,7 +36,7 @@ def test_every_file_that_is_named_exists():
 
 
 def test_every_name_stands_in_the_file_where_it_is_said_to_be():
-    """An outdated name leads readers to nothing, or to something else with the same name."""
+    """An outdated name would lead readers nowhere, or to something else with the same name."""
     said = re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.py)`", PAGE)
     places = [(name, path) for names, path in said for name in re.findall(r"`(\w+)`", names)]
     assert len(places) > 10
@@ -47,7 +47,9 @@ def test_every_name_stands_in_the_file_where_it_is_said_to_be():
 
 
 def test_the_diagrams_are_the_tables_of_the_states():
-    """If a table changes, the diagram must be drawn again: the failure shows it."""
+    """The diagrams match the tables of the state machines. If a table has changed, the failure shows the new
+    diagram.
+    """
     drawn = [
         state_diagram(session_states.TRANSITIONS, session_states.SessionState.STREAMING),
         state_diagram(

@@ -1,4 +1,4 @@
-"""The examples of `docs/client.md` and of the package's README are run, in their order, against a broker."""
+"""The examples of `docs/client.md` and of the package's README work, in their order, with a broker."""
 
 from __future__ import annotations
 

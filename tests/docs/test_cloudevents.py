@@ -1,4 +1,4 @@
-"""The examples of docs/cloudevents.md are run."""
+"""The examples of docs/cloudevents.md work."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Whether the page on the command line is right."""
+"""The page on the command line names existing commands, and all of them."""
 
 import re
 

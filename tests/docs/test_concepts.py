@@ -17,12 +17,12 @@ BODIES = [json.loads(body) for body in re.findall(r"-d '(.*?)'", PAGE)]
 
 
 def first_example_with(*members):
-    """The first JSON example on the page that is an object with these members."""
+    """The first JSON example on the page with these members."""
     return next(each for each in JSON if isinstance(each, dict) and set(members) <= set(each))
 
 
 def send(api, request, more=""):
-    """Send an example request of the page, with more parameters."""
+    """Send an example request of the page, with further parameters."""
     head, _, body = request.partition("\n\n")
     line, *headers = head.strip().splitlines()
     method, path = line.split()
@@ -52,7 +52,7 @@ def test_the_page_has_three_requests():
 
 
 def test_cursors_are_asked_for_their_lag(api):
-    """The answer has the members that the page shows, in its form of offsets. (C51)"""
+    """The answer has the members and the form of offsets that the page shows. (C51)"""
     offset = first_example_with("partition", "offset")
     answer = api.post("/event-types/order.created/cursors-lag", json=[{**offset, "offset": "BEGIN"}]).json()
     [shown] = next(each for each in JSON if isinstance(each, list))

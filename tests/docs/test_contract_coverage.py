@@ -1,4 +1,4 @@
-"""Do the contract, the tests and the documentation refer to the same statements?"""
+"""The contract, the tests and the documentation refer to the same statements."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ def statements_by_number():
 
 
 def test_every_item_of_the_contract_is_a_statement():
-    """An item with an anchor has a number of its area, one of the flags, and a text."""
+    """An item of the contract with an anchor has a number, one of the flags, and a text."""
     lines = [line for page in CONTRACT.glob("*.md") for line in page.read_text().splitlines()]
 
     assert len(statements()) == sum(line.startswith('- <a id="') for line in lines) > 0
@@ -48,18 +48,18 @@ def test_every_item_of_the_contract_is_a_statement():
 
 
 def test_the_number_of_a_statement_is_unique_and_its_anchor():
-    """A statement is found by its number in lower case, and no other has it."""
+    """A statement's anchor is its number in lower case, and no other statement has that number."""
     assert [number for number, count in Counter(each.number for each in statements()).items() if count > 1] == []
     assert [each.number for each in statements() if each.anchor != each.number.lower()] == []
 
 
 def test_every_citation_of_a_test_exists_in_the_contract(statements_by_number):
-    """Every statement that the docstring of a test cites exists."""
+    """Every statement that a test's docstring cites exists."""
     assert [each for each in citations() if each.cited not in statements_by_number and each.cited not in traps()] == []
 
 
 def test_every_statement_is_cited_by_a_test_or_says_why_not(statements_by_number):
-    """A statement that no test shows is on a list with the reason, and the list has no other."""
+    """Statements that no test cites are on a list with the reason, and the list has no others."""
     not_cited = set(statements_by_number) - {each.cited for each in citations()}
 
     assert sorted(not_cited, key=sort_key) == sorted(NOT_SHOWN, key=sort_key)
@@ -78,7 +78,9 @@ FLOW_ID = "X-Flow-Id"
 
 
 def test_every_parameter_is_named_by_a_statement(statements_by_number):
-    """A query parameter or header of an operation is in a statement that its row of the index leads to."""
+    """Each query parameter and header of an operation occurs in a statement to which the operation's row of the
+    index links.
+    """
     rows = dict(index_rows())
     not_named = [
         f"{operation}: {each['name']}"
@@ -100,8 +102,9 @@ def parameters_by_operation():
 
 
 def is_about_parameter(statement, parameter):
-    """Whether a statement is about a parameter: as `name=value`, or by its name if it speaks of parameters or headers;
-    members of bodies have the same names."""
+    """Whether a statement is about a parameter: it has `name=value`, or the name together with the word parameter or
+    header, because members of bodies have the same names.
+    """
     name = re.escape(parameter)
     if re.search(rf"[`?&]{name}=", statement):
         return True
@@ -128,7 +131,7 @@ def test_a_parameter_is_no_member_of_a_body(statement, is_named):
 
 
 def test_the_index_leads_to_every_statement(statements_by_number):
-    """Each statement of the contract is found by the index, and nothing else."""
+    """The index links to each statement of the contract, and to nothing else."""
     assert {number for _, numbers in index_rows() for number in numbers} == set(statements_by_number)
 
 
@@ -149,7 +152,7 @@ def test_differences_are_reported_by_the_contract_and_by_compatibility(statement
 
 
 def index_rows():
-    """The rows of the index: the operation, None if the row is about several, and the statements."""
+    """The rows of the index: the operation, or None if the row is about several, and the statements."""
     text = read_text(CONTRACT / "README.md").partition("## Index by endpoint")[2]
     return [
         (operation or None, CITED.findall(expand_ranges(LINKED.sub(r"\1", links))))

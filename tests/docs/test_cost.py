@@ -1,4 +1,4 @@
-"""Are the bills in docs/cost.md those that the calculator makes, and are the statements about them true?"""
+"""The bills in docs/cost.md are those that the calculator prints, and the statements about them are true."""
 
 import re
 import shlex
@@ -42,12 +42,12 @@ def test_a_million_events_that_come_directly_cost_a_dime(capsys):
 
 @pytest.mark.parametrize(("example", "most"), [(0, 45), (1, 20)], ids=["idle", "asleep"])
 def test_an_idle_stage_is_cheap(capsys, example, most):
-    """Standing costs are at most $45 a month with the defaults, and at most $20 while it sleeps."""
+    """An idle stage costs at most $45 a month with the defaults, and at most $20 while it sleeps."""
     assert printed_total(capsys, *shlex.split(EXAMPLES[example][0])) <= most
 
 
 def test_small_batches_are_dear(capsys):
-    """Ten events to a request cost several times as much as a hundred, and one event per request costs much more than
+    """Ten events per request cost several times as much as a hundred, and one event per request costs much more than
     servers.
     """
     load = ("--events-per-second", "1000", "--event-bytes", "700", "--delivered-batch", "500", "--index-seconds", "10")
@@ -58,7 +58,7 @@ def test_small_batches_are_dear(capsys):
 
 
 def test_a_hasty_indexer_is_dear(capsys):
-    """The statement about an index that is written every second is true."""
+    """The page's statement about an indexer that runs every second is true."""
     arguments = shlex.split(EXAMPLES[3][0].replace("\\\n", " "))
     at = arguments.index("--index-seconds") + 1
     said = re.search(r"DynamoDB is \$(\d+) of the bill above instead of \$(\d+)", PAGE)

@@ -1,4 +1,4 @@
-"""Do the parts of the AWS guide that need no account lead to a first event?"""
+"""The parts of the AWS guide that need no account lead to a first event."""
 
 import json
 import re
@@ -31,7 +31,9 @@ def test_the_first_event_of_a_deployment_is_published_and_streamed():
 
 
 def test_the_ages_of_what_is_remembered_are_those_of_the_code():
-    """The guide says how old each cache may be, and how many streams begin at once. (R295, L76)"""
+    """The guide states how old each cache may be, and how many streams may begin at once, as the code has it. (R295,
+    L76)
+    """
     ages = GUIDE.partition("\n## When a change is in force\n")[2].partition("\n## A new version")[0]
     leave = stream.MAX_WAIT_TO_BEGIN_READING_SECONDS
     said = (

@@ -1,4 +1,4 @@
-"""The examples of docs/freshness.md work, and name things that exist."""
+"""The examples of docs/freshness.md work, and name existing metrics and settings."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def test_consumers_on_aws_are_scaled_as_the_page_says():
     task = cdk.aws_ecs.FargateTaskDefinition(stack, "Task")
     task.add_container("consumer", image=cdk.aws_ecs.ContainerImage.from_registry("consumer"))
     service = cdk.aws_ecs.FargateService(stack, "Service", cluster=cluster, task_definition=task)
-    exec(SCALED_TASKS, {"service": service})  # the example of the page
+    exec(SCALED_TASKS, {"service": service})  # runs the page's example
     template = cdk.assertions.Template.from_stack(stack).to_json()["Resources"].values()
     [policy] = [each["Properties"] for each in template if each["Type"].endswith("::ScalingPolicy")]
     tracking = policy["TargetTrackingScalingPolicyConfiguration"]
@@ -107,7 +107,7 @@ def test_each_cause_has_a_remedy():
 
 
 def test_the_rule_names_metrics_that_are_there():
-    """The rule only names metrics, and rules before it."""
+    """The recording rules name only existing metrics and earlier rules."""
     rules = RULES["groups"][0]["rules"]
     names = {each.definition.name for each in Metrics().all} | {each.get("record") for each in rules}
     used = {name for each in rules for name in re.findall(r"nakadi[a-z0-9_:]+", each["expr"])}
@@ -115,7 +115,9 @@ def test_the_rule_names_metrics_that_are_there():
 
 
 def test_the_number_to_scale_by_is_read_as_keda_reads_it(api):
-    """A path of members leads to a number, which is 0 while no events wait, so KEDA then needs no consumer. (O9)"""
+    """KEDA finds a number at the page's path in the answer; it is 0 while no events wait, so KEDA then needs no
+    consumer. (O9)
+    """
     subscription = create_subscription(api, create_event_type(api)["name"], objective=REQUEST)
     [trigger] = SCALING["triggers"]
     answer = api.get(
@@ -128,9 +130,7 @@ def test_the_number_to_scale_by_is_read_as_keda_reads_it(api):
 
 
 def read_as_keda(answer, location):
-    """Read a value like KEDA's scaler `metrics-api`, which follows a dotted path to a number, or to a text that is a
-    quantity.
-    """
+    """Read a value as KEDA's scaler `metrics-api` does: at a dotted path, a number or a text with a quantity."""
     for name in location.split("."):
         answer = answer[name]
     assert isinstance(answer, int | float)

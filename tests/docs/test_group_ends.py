@@ -15,7 +15,7 @@ def group_fixture():
 
 @pytest.mark.usefixtures("group_fixture")
 def test_fixtures_of_the_session_end_with_the_group(monkeypatch):
-    """Fixtures that were set up are finished at once, and only once."""
+    """Ending a group finishes the fixtures that were set up, once each."""
     own = [each for each in group_ends._fixtures if each[0].argname == "group_fixture"]
     monkeypatch.setattr(group_ends, "_fixtures", own)
     group_ends.finish_fixtures()

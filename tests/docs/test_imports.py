@@ -1,4 +1,4 @@
-"""How the modules of the package import each other."""
+"""The modules of the package import each other without circles, and inside functions only for a stated benefit."""
 
 import ast
 import re
@@ -12,18 +12,18 @@ TABLE = PAGE[PAGE.index("## What is loaded late") :].partition("\n## ")[0]
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Imports inside of functions count, and so do those for types alone: a reader has to follow them too."""
+    """Imports inside functions and imports only for types count, too, because a reader has to follow them."""
     assert circles(imports_by_module()) == []
 
 
 def test_a_circle_is_found():
-    """The search for circles works."""
+    """A circle of imports is found, with the path around it."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"], ["c", "b", "c"]]
 
 
 def test_what_is_imported_inside_functions_is_in_the_table():
-    """An import inside a function hides a module's needs. The table states the benefit of each such import, and has no
-    other rows.
+    """An import inside a function hides what a module needs, so the table states the benefit of each such import, and
+    has no other rows.
     """
     allowed = {
         (importer, imported)
@@ -34,8 +34,9 @@ def test_what_is_imported_inside_functions_is_in_the_table():
 
 
 def test_tests_import_the_cdk_when_they_run():
-    """Each process of a run imports every module of tests, and the CDK starts node: `LazyModule` leaves that to the one
-    that runs the tests of the CDK."""
+    """Each process of a run imports every module of tests, and the CDK starts node: with `LazyModule`, only the
+    process that runs the tests of the CDK does.
+    """
     starts_node = {"aws_cdk", "constructs", "cdk_nag", "infra.app", "infra.review", "infra.stack"}
     for path in (ROOT / "nakadi_cdk").glob("*.py"):
         if re.search(r"^(from|import) (aws_cdk|constructs)\b", path.read_text("utf-8"), re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Do the links of the documentation lead somewhere?"""
+"""The links of the documentation lead to existing places."""
 
 from collections import Counter
 
@@ -9,12 +9,12 @@ from tests.support.pages import ROOT, find_anchors, pages, read_anchors, read_li
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_of_a_page_lead_to_a_file_and_an_anchor(page):
-    """Every relative link of a page leads to a file, and to an anchor or a heading of it."""
+    """Every relative link of a page leads to an existing file, and to an anchor or a heading in it."""
     assert [link for link in read_links(page) if not leads_somewhere(page, link)] == []
 
 
 def test_an_anchor_of_a_page_is_unique():
-    """No two places of a page can be meant by the same link."""
+    """No two places of a page have the same anchor."""
     twice = {
         page.name: [anchor for anchor, count in Counter(find_anchors(read_text(page))).items() if count > 1]
         for page in pages()

@@ -1,4 +1,6 @@
-"""Marks of long tests name tests that show the same behaviour in `make test`, and lists of chosen tests name tests."""
+"""The marks of long tests name tests that show the same behaviour in `make test`, and lists of chosen tests name
+existing tests.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ def decorators_of_tests(path: Path) -> dict[str, list[str]]:
 
 
 def fault_of(name: str) -> str | None:
-    """Why a test does not show a mark's behaviour in `make test`."""
+    """Why a test that a mark names does not show the behaviour in `make test`; empty if it does."""
     file, _, test = name.partition("::")
     if not (ROOT / file).is_file():
         return "there is no such module"
@@ -46,7 +48,9 @@ def fault_of(name: str) -> str | None:
 
 
 def test_named_tests_run_in_every_run():
-    """A mark that names a test which is gone, or long itself, is an error: nothing would show the behaviour."""
+    """A mark must not name a test that does not exist or is long itself, because then no short test would show the
+    behaviour.
+    """
     marks = list(long_marks())
     assert marks
     assert [f"{place}: {name}: {fault}" for place, name in marks if (fault := fault_of(name))] == []
@@ -62,7 +66,7 @@ def test_named_tests_run_in_every_run():
     ],
 )
 def test_faults_are_found(name, fault):
-    """The test that a mark names is searched in its module."""
+    """The check finds marks that name no test, or a long one."""
     assert fault_of(name) == fault
 
 
@@ -70,7 +74,7 @@ def test_faults_are_found(name, fault):
     "chosen", [kafka.SELECTED_TESTS, workers.SELECTED_TESTS, laptop.SELECTED_TESTS], ids=["kafka", "workers", "laptop"]
 )
 def test_chosen_tests_exist(chosen):
-    """A test that is renamed does not drop out of a list of chosen tests unnoticed."""
+    """A renamed test cannot drop out of a list of chosen tests unnoticed."""
     there = {name for path in ROOT.glob("tests/e2e/**/test_*.py") for name in decorators_of_tests(path)}
     assert chosen <= there, chosen - there
 

@@ -1,4 +1,4 @@
-"""The messages of `make` for unknown words, and Python programs within scripts."""
+"""The messages of `make` for unknown values, and the Python programs within shell scripts."""
 
 import re
 import subprocess
@@ -12,8 +12,8 @@ IMPORT = re.compile(r"from ((?:nakadi|infra|services|tests)[\w.]*) import (\w+(?
 
 
 def test_an_engine_that_is_not_known_is_refused():
-    """`make run` with another engine than those there are starts nothing, and names the ones there are."""
-    # Under `make test`, the variables of the outer one would be handed on otherwise.
+    """`make run` with an unknown engine starts nothing, and lists the known engines."""
+    # Without a plain environment, the variables of an outer `make test` would reach this make.
     answer = subprocess.run(
         ["make", "run", "ENGINE=rabbit"],
         cwd=ROOT,
@@ -30,7 +30,7 @@ def test_an_engine_that_is_not_known_is_refused():
 
 
 def test_programs_within_scripts_import_what_there_is():
-    """No tool for Python looks into a shell script."""
+    """The imports in Python programs within shell scripts exist; no tool for Python looks there."""
     scripts = [ROOT / "console/build.sh", *(ROOT / "scripts").iterdir(), ROOT / "Makefile"]
     found = [each for path in scripts if path.is_file() for each in IMPORT.findall(path.read_text())]
     assert found

@@ -1,4 +1,4 @@
-"""Is every metric explained correctly, and does a test show that it moves?"""
+"""The documentation explains every metric correctly, and for each, a test shows that it changes."""
 
 import ast
 import re
@@ -23,9 +23,8 @@ READERS = {"measure_change", "read_sample", "sample_value"}
 
 
 def find_measured_samples(source: str) -> set[str]:
-    """The samples that the functions in a module of tests read, and do not just expect to be zero.
-
-    A function that reads the sample whose name is in a variable reads every metric that it, or its parameters, name.
+    """The samples that a module of tests reads, except those that it only expects to be zero. If a function reads a
+    sample whose name is in a variable, every metric counts that the function or its parameters name.
     """
     functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
     return {name for function in functions for name in _samples_read_in(function)}
@@ -69,7 +68,7 @@ def measured_samples() -> frozenset[str]:
 
 @pytest.mark.parametrize("metric", Metrics().all, ids=lambda metric: metric.definition.name)
 def test_a_metric_is_explained(metric):
-    """Each metric has a row with its kind, its labels and its meaning, and a test that measures it."""
+    """Each metric has a row with its kind, labels and meaning, and a test that measures it."""
     definition = metric.definition
     labels = ", ".join(f"`{each}`" for each in definition.labels)
 
@@ -104,7 +103,7 @@ def test_no_other_metric_is_explained():
 
 
 def test_every_end_of_a_stream_is_explained():
-    """A person who looks for a stuck consumer finds the reasons why streams ended, and no others."""
+    """The page lists exactly the reasons with which streams end, for a person who looks for a stuck consumer."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     [line] = [each for each in page.splitlines() if each.startswith("* For ended streams,")]
     names = set(re.findall(r"`([a-z_]+)`", line)) - {"reason"}

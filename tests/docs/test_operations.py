@@ -1,4 +1,4 @@
-"""Does the page on operations help the person who receives an alert?"""
+"""The page on operations helps the person who receives an alert."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_each_alert_has_a_section():
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_a_section_says_what_to_do(alert):
-    """A section says what the alert means, how to look, and what to do; the alert links to it."""
+    """The section of an alert says what it means, how to look, and what to do; the alert links to the section."""
     headings = re.findall(r"^\*\*(\w+)\*\*: .", SECTIONS[alert.name], re.MULTILINE)
 
     assert headings == ["Meaning", "Look", "Do"]
@@ -30,5 +30,5 @@ def test_a_section_says_what_to_do(alert):
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_in_a_section_can_be_parsed(line):
-    """Each command, also behind a pipe, is one that the command line has, with its options and arguments."""
+    """Each command on the page, even behind a pipe, exists with its options and arguments."""
     assert count_parsed_calls(line) == 1 + line.count(" | nakadi ")

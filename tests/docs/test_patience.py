@@ -1,4 +1,4 @@
-"""Tests wait as long as a busy machine needs."""
+"""The requests of tests wait as long as a busy machine needs."""
 
 import ast
 from pathlib import Path
@@ -11,17 +11,19 @@ REQUESTS = {"get", "post", "put", "delete", "head", "patch", "options", "request
 
 
 def impatient_requests(text):
-    """The lines with a client or request of httpx that gives up after its five seconds."""
+    """The lines that use httpx without a timeout, so that requests give up after five seconds."""
     for call in ast.walk(ast.parse(text)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in REQUESTS:
-            # A test's own transport does not wait, and `**options` may have anything.
+            # A transport of the test does not wait, and `**options` may contain a timeout.
             has_timeout = {"timeout", "transport", None} & {each.arg for each in call.keywords}
             if ast.unparse(call.func.value) == "httpx" and not has_timeout:
                 yield call.lineno
 
 
 def test_requests_of_tests_say_how_long_they_wait():
-    """An answer takes longer than the five seconds of httpx if other processes keep every processor busy."""
+    """Every request states a timeout, because an answer takes longer than httpx's five seconds if other processes
+    keep every processor busy.
+    """
     found = {
         str(path.relative_to(TESTS)): lines
         for path in TESTS.rglob("*.py")

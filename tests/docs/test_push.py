@@ -1,4 +1,4 @@
-"""The receiver of docs/push.md is run, with a broker that delivers to it."""
+"""The receivers of docs/push.md work with a broker that delivers to them."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def speed_up_deliveries() -> Iterator[None]:
 
 
 def test_the_receiver_gets_what_the_request_subscribes_to():
-    """The pasted program works: the receiver verifies and handles events, and rejects those from others. (X3)"""
+    """The page's program verifies and handles the events, and rejects requests from others. (X3)"""
     code, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     [body] = re.findall(r"/subscriptions -d '(.*?)'", PAGE, re.DOTALL)
     assert SERVE in code
@@ -61,7 +61,7 @@ NODE_MODULES = ROOT / ".cache" / "node" / "node_modules"
 
 @pytest.mark.skipif(not (NODE_MODULES / "standardwebhooks").exists(), reason="`make test` installs node's packages")
 def test_the_receiver_in_javascript_verifies_deliveries(tmp_path):
-    """Another language's library accepts the signature, also of a body that is not ASCII. (X3)"""
+    """A library for JavaScript accepts the signature, even of a body that is not ASCII. (X3)"""
     [code] = re.findall(r"```js\n(.*?)```", PAGE, re.DOTALL)
     listen = "listen(8000)"
     assert listen in code
@@ -97,7 +97,7 @@ def test_the_receiver_in_javascript_verifies_deliveries(tmp_path):
 
 
 def test_the_function_reports_the_event_that_it_fails_at():
-    """The event is sent again until the function has handled it, and then the rest. (X39, X40)"""
+    """The broker sends an event again until the function has handled it, and then the events after it. (X39, X40)"""
     _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     sink, _ = map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
     handled: list[int] = []

@@ -1,4 +1,4 @@
-"""The examples of `docs/reading-streams.md` read from a broker."""
+"""The examples of `docs/reading-streams.md` work with a broker."""
 
 import ast
 import asyncio
@@ -26,12 +26,12 @@ SCHEMA = {"schema": {"type": "json_schema", "schema": "{}"}}
 
 
 def source_of(name, language):
-    """The block behind a mark."""
+    """The block of code after a mark on the page."""
     return re.search(rf"<!-- run: {name} -->\n```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def python_example(name):
-    """The definitions in the Python block behind a mark."""
+    """The names that the Python block after a mark defines."""
     defined = {}
     exec(compile(ast.parse(source_of(name, "python")), name, "exec"), defined)
     return defined
@@ -50,8 +50,8 @@ class NoMoreEvents(Exception):
 
 
 def test_the_example_of_httpx_consumes_a_subscription(url):
-    """Batches are handled and committed."""
-    # The number of events in the example's batch, so the batch arrives at once.
+    """The example handles and commits batches."""
+    # As many events as a batch of the example has, so the batch arrives at once.
     events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
     httpx.post(
         f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}, timeout=PATIENCE
@@ -144,7 +144,7 @@ BEGIN = json.dumps([{"partition": "0", "offset": "BEGIN"}])
 
 
 def lines_of_program(program, url, *command, **environment):
-    """The output of a program that reads the event type up to its third event."""
+    """Run a program that reads the event type up to its third event, and return the lines that it prints."""
     arguments = [*command, str(program), url, "read", BEGIN]
     told = subprocess.run(
         arguments,
@@ -160,7 +160,7 @@ def lines_of_program(program, url, *command, **environment):
 
 @pytest.fixture
 def url_of_ended_streams(url):
-    """The address of a server that forwards streams of the broker, each up to its third event."""
+    """The address of a proxy that forwards streams of the broker, each up to its third event."""
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -184,10 +184,10 @@ def url_of_ended_streams(url):
 @pytest.mark.skipif(not everything.WANTED, reason="compiling Go's library takes half a minute: `make test-all`")
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 def test_the_example_in_go_reads_long_lines(url_of_ended_streams, tmp_path):
-    """Every event comes, with any characters, until the stream ends."""
+    """Every event comes until the stream ends, whatever characters it has."""
     program = tmp_path / "reading.go"
     program.write_text(GO_PROGRAM.replace("EXAMPLE", source_of("go", "go")), "utf-8")
-    # Later runs use the compiled program.
+    # Later runs use what this run compiles.
     folders = {"GOCACHE": str(ROOT / ".cache" / "go"), "GOPATH": str(tmp_path / "go"), "GOTOOLCHAIN": "local"}
     assert lines_of_program(program, url_of_ended_streams, "go", "run", **folders) == EVENTS
 

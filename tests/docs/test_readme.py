@@ -1,4 +1,4 @@
-"""Does the README's quick start work as written?"""
+"""The README's quick start works as written."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_the_events_are_streamed(quick_start_outputs):
 
 
 def test_a_subscription_is_consumed(tmp_path):
-    """The lines about subscriptions, pasted together, open a stream, commit a batch, and show that others wait."""
+    """The lines about subscriptions, pasted together, open a stream, commit a batch, and show how many events wait."""
     with Broker() as broker:
         for command in COMMANDS[:2]:
             run_pasted_command(command.replace("http://127.0.0.1:8080", broker.url))

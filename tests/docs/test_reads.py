@@ -32,12 +32,12 @@ def subscription(api):
 
 
 def as_on_page(found, subscription):
-    """The result, with the id that the page shows."""
+    """The result with the page's id in place of its own."""
     return json.loads(json.dumps(found).replace(subscription["id"], READERS["readers"][0]["subscription_id"]))
 
 
 def test_the_subscription_gets_what_the_page_says(api, subscription):
-    """The event is cut as shown, and has its metadata. (D11)"""
+    """The event has only the members that the page shows, and its metadata. (D11)"""
     assert api.post(EVENTS_PATH, json=[EVENT]).status_code == 200
     with Consumer(api, subscription) as stream:
         [found] = stream.batch()["events"]
@@ -46,7 +46,7 @@ def test_the_subscription_gets_what_the_page_says(api, subscription):
 
 
 def test_the_schema_is_refused_as_the_page_says(api, subscription):
-    """The answer is the Problem on the page. (D5)"""
+    """The answer is the Problem that the page shows. (D5)"""
     schema = json.loads(EVENT_TYPE["schema"]["schema"])
     schema["properties"]["customer"]["properties"]["id"] = {"type": "number"}
     path = "/event-types/order.placed/schemas"

@@ -1,4 +1,4 @@
-"""Does the page on releases promise only what exists, and does the changelog name changes that cannot be reverted?"""
+"""The page on releases names existing commands, and the changelog names changes that cannot be reverted."""
 
 import importlib
 import re
@@ -17,13 +17,15 @@ PUBLIC = [each for each in re.findall(r"`(nakadi_[\w.]+)`", PYTHON) if each != "
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_checklist_has_commands_that_exist(target):
-    """Each command of the checklist is one of `make`."""
+    """Each command of the checklist is a target of `make`."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_modules_name_what_is_public(name):
-    """Each public module has `__all__`. Its names are not looked up: those of the constructs would start node."""
+    """Each public module has `__all__`. The test does not look up the names, because those of the constructs would
+    start node.
+    """
     assert importlib.import_module(name).__all__
 
 

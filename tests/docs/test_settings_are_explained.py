@@ -1,4 +1,4 @@
-"""The reference of the settings."""
+"""The reference of the settings is complete and current."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from scripts.settings_reference import REFERENCE, SOURCE, reference
 
 
 def test_the_settings_reference_is_up_to_date():
-    """docs/settings.md is the output of scripts/settings_reference.py: run it after a change of a setting."""
+    """docs/settings.md is the output of scripts/settings_reference.py; run the script after changing a setting."""
     assert REFERENCE.read_text() == reference(SOURCE.read_text())
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
 def test_each_setting_has_a_row_with_its_default(setting):
-    """The reference is generated from the source: its content is compared with the settings themselves."""
+    """The reference, which a script generates from the source, has each setting with its default."""
     row = next(
         line for line in REFERENCE.read_text().splitlines() if line.startswith(f"| `NAKADI_{setting.name.upper()}` |")
     )
@@ -42,7 +42,7 @@ def test_the_form_of_each_url_is_shown(openers):
 
 
 def format_default(default):
-    """A default as it would be set in the environment."""
+    """A default as a value in the environment."""
     if isinstance(default, tuple):
         return ",".join("=".join(each) if isinstance(each, tuple) else each for each in default)
     return str(default)

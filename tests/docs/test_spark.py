@@ -15,7 +15,7 @@ from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this module
 
 PAGE = (ROOT / "docs" / "spark.md").read_text()
 EXAMPLES = [each for each in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "# Spark 4" not in each]

@@ -22,7 +22,7 @@ COMMANDS = re.findall(r"^nakadi (sql .*)$", PAGE, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The data folder of the broker, which is `data` on the page."""
+    """The data folder of the broker, which the page calls `data`."""
     return tmp_path_factory.mktemp("data")
 
 
@@ -42,7 +42,7 @@ def url(folder):
 
 @pytest.fixture
 def run(url, folder, monkeypatch, tmp_path):
-    """Run a command of the page unchanged, in its own folder."""
+    """A function that runs a command of the page unchanged, in a folder with `data`."""
     monkeypatch.setenv("NAKADI_URL", url)
     monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "nakadi.yaml"))
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def run(url, folder, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_example_works(run, command):
-    """Each query on the page has a result. (Q2, Q9)"""
+    """Each query on the page yields a result. (Q2, Q9)"""
     shown = run(command)
     assert shown or "--parquet" in command
 

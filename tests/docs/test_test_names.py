@@ -1,4 +1,4 @@
-"""Tests are found from their module: their names contain its name."""
+"""Developers find the tests of a module by its name, which is in the names of its test modules."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def modules_in(room: Path) -> set[str]:
     """Names of modules and folders in a room, and the room's own name, for its `__init__.py`."""
     if not room.is_dir():
         return set()
-    # A folder that was moved away may still contain compiled modules.
+    # After a move, the old folder may still contain compiled modules.
     folders = {each.parent.name for each in room.glob("*/__init__.py")}
     return {each.stem for each in room.glob("[!_]*.py")} | folders | {room.name}
 
@@ -67,7 +67,7 @@ def test_unit_tests_are_named_after_modules():
     ],
 )
 def test_the_longest_name_counts_and_the_room_too(tmp_path, name, module):
-    """The check reports a test in another room, or with a part of a module's name."""
+    """The check reports a test module in the wrong room, or with only a part of a module's name."""
     for path in (
         "schemas/limits.py",
         "schemas/limits_of_paths.py",

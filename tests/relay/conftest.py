@@ -30,7 +30,7 @@ def table() -> str:
 
 @pytest.fixture
 def database(server, table) -> Iterator[psycopg.Connection]:
-    """A connection to a database with an empty outbox."""
+    """A connection to the database, with an empty outbox."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(outbox_schema(OutboxNames(table)))
         yield connection
@@ -38,7 +38,7 @@ def database(server, table) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def insert_events(database, table):
-    """Write rows into the outbox: `write("order.placed", [{"n": 1}], key="A")`."""
+    """A function that writes rows into the outbox, such as `write("order.placed", [{"n": 1}], key="A")`."""
 
     def insert(event_type: str, events: list[object], key: str | None = None) -> None:
         for event in events:
@@ -72,7 +72,7 @@ def api(broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def event_type(api):
-    """Create an event type for numbered events, and give its name."""
+    """Create an event type for numbered events, and return its name."""
 
     def create(name: str = "order.placed", **changes: object) -> str:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -90,11 +90,11 @@ def event_type(api):
 
 @pytest.fixture
 def read_stored_events(api):
-    """The events of an event type, in the order of its only partition."""
+    """A function that reads this number of events of an event type, in the order of its only partition."""
 
     def read(name: str, number: int) -> list[dict[str, object]]:
         cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
-        # Thousands of events may take a busy machine a minute.
+        # On a busy machine, thousands of events may take a minute.
         limits = {"batch_limit": 1, "stream_limit": number, "stream_timeout": 300, "batch_flush_timeout": 1}
         if not number:
             return []

@@ -1,4 +1,4 @@
-"""A network between a relay and its peers, which can be cut, or stop passing bytes."""
+"""A network between a relay and its peers, whose connections a test can cut or silence."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ Target = str | tuple[str, int]
 
 
 class StallingNetwork:
-    """A proxy for TCP. While `is_silent`, bytes are lost, and neither side learns of it: connections are half open.
-
-    `cut` breaks all connections, and lets new ones through.
+    """A proxy for TCP. While `is_silent`, bytes get lost, and neither side learns of it: connections are half open.
+    `cut` breaks all connections; new ones get through.
     """
 
     def __init__(self, target: Target) -> None:
@@ -33,7 +32,7 @@ class StallingNetwork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A thread waits in `accept`, which a mere close would not end.
+        # A thread waits in `accept`, which closing the socket would not end.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -76,7 +75,7 @@ class StallingNetwork:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while chunk := source.recv(65_536):
-                # Lost bytes leave a gap, so nothing may follow it.
+                # Nothing may follow lost bytes, so end the connection.
                 if self.is_silent:
                     return
                 sink.sendall(chunk)

@@ -1,4 +1,4 @@
-"""Feeds: the rows of a table and their changes as events."""
+"""Feeds, which turn the rows of a table and their changes into events."""
 
 import json
 import random
@@ -29,7 +29,7 @@ def customers(database, table):
 
 @pytest.fixture
 def followed_table(server, database, customers, table):
-    """The table, followed by a feed. `followed_table()` starts one, and ends those that run."""
+    """`followed_table()` starts a feed that follows the table, after ending any that runs."""
     running: list[tuple[Feed, threading.Thread]] = []
 
     def stop() -> None:
@@ -56,7 +56,7 @@ def followed_table(server, database, customers, table):
 
 @pytest.fixture
 def events(database, table):
-    """The events in the outbox, in the order of each key."""
+    """The events in the outbox, in the order that each key has."""
 
     def read() -> list[dict]:
         found = database.execute(f"SELECT event FROM {table} WHERE event_type = %s ORDER BY id", [TYPE])
@@ -100,7 +100,9 @@ def test_first_rows_and_changes_are_spelled_alike(database, customers, followed_
 
 
 def test_updates_and_deletions_are_events(database, customers, followed_table, events):
-    """An update has the new row, with large values that it left alone; a deletion has the deleted row."""
+    """The event of an update has the new row, including large values that the update did not change; that of a
+    deletion has the deleted row.
+    """
     large = "x" * 100_000
     followed_table()
     insert(database, customers, 1, name=large)
@@ -116,7 +118,7 @@ def test_updates_and_deletions_are_events(database, customers, followed_table, e
 
 
 def test_rows_of_one_primary_key_have_one_key(database, customers, followed_table, events, table):
-    """The key of an event is the primary key, of any columns."""
+    """The key of an event is the row's primary key, whatever its columns."""
     followed_table()
     insert(database, customers, 1, region="a,1")
     insert(database, customers, 1, region="a")
@@ -127,7 +129,7 @@ def test_rows_of_one_primary_key_have_one_key(database, customers, followed_tabl
 
 
 def test_what_is_rolled_back_is_no_event(database, customers, followed_table, events):
-    """Only committed changes are events."""
+    """Only committed changes become events."""
     followed_table()
     with database.transaction(force_rollback=True):
         insert(database, customers, 1)
@@ -137,12 +139,12 @@ def test_what_is_rolled_back_is_no_event(database, customers, followed_table, ev
 
 
 def fold_events(events) -> dict[tuple[str, int], dict]:
-    """The content of the table, reconstructed from its events."""
+    """Reconstruct the content of the table from its events."""
     rows: dict[tuple[str, int], dict] = {}
     for event in events:
         data = event["data"]
         key = (data["region"], data["id"])
-        # No event comes twice: created rows did not exist, and changed rows did.
+        # This would fail if an event came twice: a created row did not exist before, and a changed row did.
         assert (key in rows) == (event["data_op"] in "UD"), event
         if event["data_op"] == "D":
             del rows[key]
@@ -152,7 +154,7 @@ def fold_events(events) -> dict[tuple[str, int], dict]:
 
 
 def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, followed_table, events):
-    """While others write, first rows and changes together yield the table, however often the feed restarts."""
+    """While others write, the first rows and the changes together yield the table, however often the feed restarts."""
     done, draw = threading.Event(), random.Random(11)
 
     def keep_changing(region: str) -> None:
@@ -226,7 +228,7 @@ def test_what_the_slot_delivers_again_is_passed_over(database, customers, follow
 
 
 def test_a_second_feed_waits_for_the_first(server, database, customers, followed_table, events, table):
-    """Only one process reads a slot; another one takes over when it ends."""
+    """Only one process reads a slot; when it ends, another one takes over."""
     followed_table()
     insert(database, customers, 1)
     until(lambda: len(events()) == 1)
@@ -235,7 +237,7 @@ def test_a_second_feed_waits_for_the_first(server, database, customers, followed
     thread.start()
     insert(database, customers, 2)
     until(lambda: len(events()) == 2)
-    followed_table()  # ends the first, and waits behind the second or before it
+    followed_table()  # this ends the first feed; the new one takes the slot before or after the second
     insert(database, customers, 3)
     until(lambda: len(events()) == 3)
     second.stop()
@@ -244,7 +246,7 @@ def test_a_second_feed_waits_for_the_first(server, database, customers, followed
 
 
 def test_tables_that_cannot_be_followed_are_named(server, database, table):
-    """A feed names the necessary change, and does not begin."""
+    """A feed names the change that the table needs, and does not begin."""
     database.execute(f"CREATE TABLE plain_{table} (id int PRIMARY KEY)")
     database.execute(f"CREATE TABLE keyless_{table} (id int)")
     for name, reason in {

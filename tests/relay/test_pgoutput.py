@@ -1,4 +1,4 @@
-"""Reading PostgreSQL's log."""
+"""Reads the messages of PostgreSQL's log."""
 
 import struct
 
@@ -32,7 +32,7 @@ def decode_last(*changes):
 
 
 def test_a_transaction_has_its_changes_and_its_place():
-    """Number, places and time of the transaction are the log's, and JSON stays JSON."""
+    """A transaction has its number, its places and its time from the log, and JSON stays JSON."""
     transaction = decode_last(encode_change(b"I", b"N", encode_row(b"1", b'{"a": [1.10]}')), b"O" + b"anything")
     assert (transaction.xid, transaction.commit_position, transaction.end_position) == (42, 100, 120)
     assert transaction.committed_at.isoformat() == "2000-01-01T00:00:01+00:00"
@@ -42,7 +42,7 @@ def test_a_transaction_has_its_changes_and_its_place():
 
 
 def test_what_an_update_left_alone_is_in_the_old_row():
-    """A value that is not sent again is taken from the old row."""
+    """A large value that PostgreSQL does not send again comes from the old row."""
     [updated] = decode_last(encode_change(b"U", b"O", encode_row(b"1", b"[1]"), b"N", encode_row(b"2", b"u"))).changes
     assert updated.row == b'{"id":"2","note":[1]}'
     [short] = decode_last(encode_change(b"U", b"N", encode_row(b"2", b"n"))).changes
@@ -57,7 +57,7 @@ def test_a_deleted_row_is_as_it_was():
 
 @pytest.mark.parametrize("text", ["0/0", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
 def test_places_are_written_as_they_are_read(text):
-    """Places in the log are numbers that can be compared."""
+    """A place in the log is a number, so places can be compared."""
     assert position_text(position_from_text(text)) == text
 
 
@@ -77,12 +77,12 @@ def test_places_are_written_as_they_are_read(text):
     ],
 )
 def test_a_snapshot_sees_what_was_committed_before(snapshot, xid, seen):
-    """A transaction is seen if it had ended when the snapshot was taken."""
+    """A snapshot sees the transactions that had ended when it was taken."""
     assert Snapshot.from_text(snapshot).sees(xid) is seen
 
 
 def test_progress_is_the_place_and_the_snapshot():
-    """After the snapshot's place in the log, its transaction numbers no longer matter."""
+    """The progress has the snapshot until the feed is past the snapshot's place in the log."""
     transaction = decode_last()
     sees = Snapshot.from_text("50:60:")
     assert Progress(position=100, snapshot=sees, snapshot_position=0).has(transaction)

@@ -1,4 +1,4 @@
-"""The relay, between a PostgreSQL and a broker."""
+"""The relay between a PostgreSQL server and a broker."""
 
 import threading
 
@@ -32,7 +32,7 @@ def running_relay(relay):
 def test_rows_are_published_in_order_and_deleted(
     relay, insert_events, count_waiting_rows, event_type, read_stored_events
 ):
-    """The rows of an application are in the log, and no longer in the outbox."""
+    """The relay publishes the rows of an application, and deletes them from the outbox."""
     name = event_type()
     insert_events(name, [{"n": number} for number in range(1200)], key="A")
 
@@ -54,7 +54,7 @@ def test_rows_are_published_as_they_come(insert_events, count_waiting_rows, even
 
 
 def test_business_events_get_metadata(relay, insert_events, event_type, read_stored_events, database, table):
-    """Events of a category with metadata have the row's eid."""
+    """Events of a category with metadata get the row's `eid`."""
     name = event_type(category="business", enrichment_strategies=["metadata_enrichment"])
     insert_events(name, [{"n": 1}])
     [(eid,)] = database.execute(f"SELECT eid FROM {table}").fetchall()
@@ -65,7 +65,7 @@ def test_business_events_get_metadata(relay, insert_events, event_type, read_sto
 
 
 def test_published_rows_can_be_kept(server, database, table, broker, insert_events, count_waiting_rows, event_type):
-    """With `keep`, rows are marked, and not published again."""
+    """With `keep`, the relay marks published rows instead of deleting them, and does not publish them again."""
     insert_events(event_type(), [{"n": 1}, {"n": 2}])
     with Relay(server.dsn, broker.url, table=table, keep=True) as relay:
         assert relay.run_once().published == 2
@@ -77,8 +77,9 @@ def test_published_rows_can_be_kept(server, database, table, broker, insert_even
 def test_a_refused_row_stops_its_own_key_alone(
     server, relay, insert_events, count_waiting_rows, event_type, read_stored_events, table
 ):
-    """A refused row is kept with the reason; later rows of its key wait until it is resolved, and all others are
-    published."""
+    """The relay keeps a refused row with the reason. Later rows of its key wait until somebody resolves that; all
+    others are published.
+    """
     name = event_type()
     insert_events(name, [{"n": 1}, {"n": "two"}, {"n": 3}], key="A")
     insert_events(name, [{"n": 10}, {"n": 11}], key="B")
@@ -103,7 +104,7 @@ def test_a_refused_row_stops_its_own_key_alone(
 
 
 def test_a_refused_row_can_be_tried_again(server, relay, insert_events, event_type, read_stored_events, table, api):
-    """After its cause is gone, the row goes in its place, before the later ones of its key."""
+    """Once the cause is gone, the relay publishes the row before the later ones of its key."""
     name = event_type()
     insert_events(name, [{"n": None}, {"n": 2}], key="A")
     relay.run_once()
@@ -122,7 +123,7 @@ def test_a_refused_row_can_be_tried_again(server, relay, insert_events, event_ty
 
 
 def test_an_unknown_event_type_stops_no_other(relay, insert_events, count_waiting_rows, event_type):
-    """The rows of an unknown event type wait, and nothing is refused."""
+    """The rows of an unknown event type wait, but are not refused; other rows are published."""
     name = event_type()
     insert_events("no.such", [{"n": 1}, {"n": 2}], key="A")
     insert_events(name, [{"n": 1}], key="A")
@@ -136,7 +137,7 @@ def test_an_unknown_event_type_stops_no_other(relay, insert_events, count_waitin
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("answer", ["<html>", "[]", "{}", ""])
 def test_what_is_no_broker_gets_no_events(server, table, insert_events, count_waiting_rows, answer):
-    """Rows wait if something else answers at the broker's address, and the relay continues."""
+    """If something other than a broker answers at its address, rows wait, and the relay continues."""
     insert_events("order.placed", [{"n": 1}])
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=answer))
     with Relay(server.dsn, Connection("http://broker.test", transport=transport), table=table) as relay:
@@ -147,7 +148,7 @@ def test_what_is_no_broker_gets_no_events(server, table, insert_events, count_wa
 
 @pytest.mark.usefixtures("database")
 def test_event_types_are_published_at_the_same_time(server, table, insert_events):
-    """A round waits for its slowest event type, not for each in sequence."""
+    """A round publishes the event types in parallel, so it only takes as long as the slowest one."""
     together = threading.Barrier(3)
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -160,12 +161,12 @@ def test_event_types_are_published_at_the_same_time(server, table, insert_events
         insert_events(name, [{"n": 1}])
     connection = Connection("http://broker.test", transport=httpx.MockTransport(answer))
     with Relay(server.dsn, connection, table=table) as relay:
-        # The relay has few slots, so that all of them are in one round.
+        # The relay has few slots, so one round has all of them.
         assert relay.run_once().published == 3
 
 
 def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_type, monkeypatch):
-    """However many rows wait, PostgreSQL looks the next ones up in the index."""
+    """However many rows wait, PostgreSQL finds the next ones by the index."""
     monkeypatch.setattr("nakadi_relay.relay.MAX_ROWS", 100)
     name = event_type()
     database.execute(
@@ -179,13 +180,14 @@ def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_t
         query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
         return database.execute(query, [table]).fetchone()[0]
 
-    # The statistics arrive when the connection of the relay has ended. Each row is read once, and deleted.
+    # PostgreSQL reports the statistics when the relay's connection has ended. Each row is read once to publish it, and
+    # once to delete it.
     until(lambda: count_reads() >= 2 * 5000)
     assert count_reads() < 6 * 5000
 
 
 def test_events_that_are_too_large_are_found(relay, insert_events, event_type):
-    """For any reason to refuse a batch, the row at fault is found."""
+    """Whatever the reason for refusing a batch, the relay finds the row at fault."""
     name = event_type()
     insert_events(name, [{"n": number} for number in range(7)])
     insert_events(name, [{"n": 7, "text": "x" * 1_100_000}])
@@ -197,7 +199,7 @@ def test_events_that_are_too_large_are_found(relay, insert_events, event_type):
 
 @pytest.mark.usefixtures("database")
 def test_several_relays_share_the_keys(server, table, broker, insert_events, event_type, read_stored_events):
-    """Each event is published once, and the events of a key in their order, with any number of relays."""
+    """With several relays, each event is published once, and the events of a key in their order."""
     name = event_type()
     for number in range(40):
         for key in range(12):
@@ -208,7 +210,7 @@ def test_several_relays_share_the_keys(server, table, broker, insert_events, eve
         thread.start()
     for thread in threads:
         thread.join(120)
-    # A relay ends when it finds no slot that is free: the last rows may be another one's.
+    # A relay ends when it finds no free slot, although another one may still have rows.
     relays[0].run_once()
 
     events = read_stored_events(name, 480)
@@ -223,7 +225,7 @@ def test_several_relays_share_the_keys(server, table, broker, insert_events, eve
 def test_nothing_is_lost_when_the_log_fails(
     running_relay, broker, insert_events, count_waiting_rows, event_type, read_stored_events
 ):
-    """Rows that the log did not store are published later."""
+    """The relay later publishes the rows that the log did not store."""
     name = event_type()
     broker.faults.refuse(event_type=name, times=2)
     insert_events(name, [{"n": number} for number in range(3)], key="A")
@@ -241,7 +243,7 @@ def test_a_database_that_restarts_is_waited_for(
     name = event_type()
     insert_events(name, [{"n": 1}], key="A")
     until(lambda: count_waiting_rows() == 0)
-    # It counts its published events after the end of its transaction.
+    # The relay counts published events after the end of its transaction.
     until(lambda: running_relay.status.published == 1)
 
     server.stop()
@@ -254,7 +256,7 @@ def test_a_database_that_restarts_is_waited_for(
 
 
 def test_an_outbox_may_be_in_a_schema(server, broker, event_type):
-    """The name of the table may have a schema in front, and its statements can be run again."""
+    """A schema may precede the name of the table, and the statements that create the table can be repeated."""
     name = event_type()
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA shop")
@@ -267,7 +269,7 @@ def test_an_outbox_may_be_in_a_schema(server, broker, event_type):
 
 @pytest.mark.parametrize("name", ["", "a;b", 'a"', "a.b.c", "1a", "a b", "x" * 60])
 def test_other_names_are_refused(name):
-    """A text that cannot be the name of an outbox never gets into a statement."""
+    """A text that cannot be the name of an outbox is refused, so it never gets into a statement."""
     with pytest.raises(ValueError, match="cannot be the name"):
         OutboxNames(name)
 

@@ -1,4 +1,4 @@
-"""Relays whose connections to the database and to the broker are cut, while the database also restarts."""
+"""The connections of relays to the database and to the broker are cut, and the database restarts."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def networks(own_server, broker) -> Iterator[tuple[StallingNetwork, StallingNetw
 
 
 def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_type, read_stored_events):
-    """Connections break in the midst of anything, or fall silent first: each event is in the log once, in order."""
+    """Connections break at any moment, some after falling silent: each event is in the log once, in order."""
     to_database, to_broker = networks
     for name in TYPES:
         event_type(
@@ -75,8 +75,8 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
             writer.join()
         with psycopg.connect(own_server.dsn, autocommit=True) as connection:
             until(lambda: connection.execute("SELECT count(*) FROM nakadi_outbox").fetchone() == (0,), 120)
-            # The rows that arrived: the last one may have arrived, although its connection broke before the writer was
-            # told.
+            # Compare with the rows in the table: the last one may be there although its connection broke before the
+            # writer knew.
             committed = [number for (number,) in connection.execute("SELECT n FROM written ORDER BY n")]
         assert set(written) <= set(committed)
         relay.stop()
@@ -95,9 +95,7 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
 
 
 def write_until(server: PostgresServer, done: threading.Event, written: list[int]) -> None:
-    """Write one row after the other, over connections that break; a row may have been stored although its commit
-    failed.
-    """
+    """Write one row after the other over connections that break. A row may be stored although its commit failed."""
     numbers = itertools.count()
     number = next(numbers)
     while not done.is_set():
@@ -128,7 +126,7 @@ def write(connection: psycopg.Connection, number: int) -> None:
 
 
 def test_both_sides_notice_a_connection_that_died(server, database, table):  # noqa: ARG001  # it makes the table
-    """A relay does not wait for hours for a dead database, and its keys do not wait for hours after it died."""
+    """A relay does not wait for a dead database for hours, and a dead relay does not hold its keys for hours."""
     with closing(Outbox(server.dsn, OutboxNames(table))) as outbox:
         parameters = outbox._connection.info.get_parameters()
         query = "SELECT count(*) FROM pg_settings WHERE name LIKE 'tcp_keepalives%' AND source = 'session'"

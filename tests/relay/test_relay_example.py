@@ -1,4 +1,4 @@
-"""The example of a shop, whose parts are killed at random."""
+"""The parts of the example shop are killed at random."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.postgres import PostgresServer, running_server
 
 SHOP = ROOT / "docs/examples/shop"
 ORDERS = choose_by_suite(800, 30_000)
-# Each kill costs the start of a process or two.
+# After each kill, one or two processes have to start.
 PATIENCE = 180
 DEFINITION = {
     "name": "order.placed",
@@ -42,7 +42,7 @@ DEFINITION = {
 
 
 class RestartedProcess:
-    """A process that is started again whenever it has ended, as a supervisor does it."""
+    """A process that the test restarts whenever it has ended, as a supervisor does."""
 
     def __init__(self, *command: str, log: Path) -> None:
         self._command = command
@@ -80,7 +80,7 @@ def database() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def start(tmp_path) -> Iterator[Callable[..., RestartedProcess]]:
-    """Start a part, which ends with the test."""
+    """A function that starts a part of the shop; the part ends with the test."""
     parts: list[RestartedProcess] = []
 
     def start_part(name: str, *command: str) -> RestartedProcess:
@@ -101,7 +101,7 @@ def is_healthy(url: str) -> bool:
 
 @pytest.mark.long("tests/relay/test_relay_kills.py::test_nothing_is_lost_when_relays_are_killed")
 def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
-    """Each order is in the log once and in the books once, in the order of its customer."""
+    """Each order is once in the log and once in the books, and the orders of each customer keep their order."""
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         connection.execute(outbox_schema())
     port = str(free_port())
@@ -121,7 +121,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     draw = random.Random(2)
     for _ in range(choose_by_suite(5, 300)):
         before = count(database, "entries")
-        # Whichever is killed, it had begun to work again, and the others continue.
+        # Before the next kill, every part works again.
         until(lambda: keep_up(parts) and (count(database, "entries") > before or before == ORDERS), PATIENCE)  # noqa: B023
         victim = draw.choice([*parts, database])
         if victim is database:
@@ -129,7 +129,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
             database.start()
         else:
             victim.kill()
-    # The last kill may have left rows that are in the log already, and a broker that is about to start.
+    # After the last kill, the outbox may have rows that are already in the log, and the broker may still be starting.
     until(lambda: keep_up(parts) and is_healthy(url) and count(database, "entries") == ORDERS, PATIENCE)
     until(lambda: keep_up(parts) and count(database, "nakadi_outbox") == 0, PATIENCE)
 

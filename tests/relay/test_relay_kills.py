@@ -1,4 +1,4 @@
-"""Relays that are killed, as the command line starts them."""
+"""Relays that the command line starts are killed."""
 
 import itertools
 import json
@@ -31,9 +31,11 @@ def start_relay(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
 def test_nothing_is_lost_when_relays_are_killed(
     server, database, table, broker, api, event_type, count_waiting_rows, read_stored_events
 ):
-    """However often relays are killed, each event is published, and the first copies of a key are in their order."""
+    """However often relays are killed, each event is published, and the first copies of a key's events are in their
+    order.
+    """
     name, draw, kills = event_type(), random.Random(27), choose_by_suite(5, 200)
-    database.execute(f"ALTER TABLE {table} ADD COLUMN ignored int")  # a table may have columns of the application's own
+    database.execute(f"ALTER TABLE {table} ADD COLUMN ignored int")  # the application may add columns to the table
     done = threading.Event()
     written: list[int] = []
 
@@ -56,7 +58,7 @@ def test_nothing_is_lost_when_relays_are_killed(
         for _ in range(kills):
             relay = start_relay(*options, NAKADI_RELAY_DSN=server.dsn)
             before = len(written)
-            # The relay is killed at work, which it has begun when the outbox is nearly empty.
+            # When the outbox is nearly empty, the relay is at work, so the next kill interrupts it.
             until(lambda: count_waiting_rows() < 20 and len(written) > before + 20)  # noqa: B023
             done.wait(draw.random() / 20)
             relay.kill()
@@ -69,7 +71,7 @@ def test_nothing_is_lost_when_relays_are_killed(
     last.terminate()
     assert last.wait(60) == 0
 
-    # Events published right before a kill are published again: only counting shows the number of copies.
+    # Events published right before a kill are published again, so count how many events the log has.
     numbers = [event["n"] for event in read_stored_events(name, count_stored(api, name))]
     first_copies = list(dict.fromkeys(numbers))
     assert sorted(first_copies) == written

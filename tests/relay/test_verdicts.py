@@ -1,4 +1,4 @@
-"""The treatment of rows after an answer."""
+"""Decides what becomes of rows after an answer."""
 
 import json
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def test_an_acknowledged_batch_is_stored():
     "answer", [NoAnswer("gone"), Answer(503, b"{}"), Answer(401, b"{}"), Answer(404, b"{}"), Answer(302)]
 )
 def test_rows_wait_for_a_broker_that_cannot(answer):
-    """Without a verdict about the events, every row waits, and the reason can be logged."""
+    """If an answer says nothing about the events, every row waits, and the verdict has the reason for the log."""
     verdict = judge(ROWS, answer)
     assert verdict.failure
     assert [*verdict.stored, *verdict.refused, *verdict.again] == []
@@ -44,7 +44,7 @@ def test_the_broker_says_how_long_to_wait():
 
 
 def test_refused_events_are_named_and_the_others_go_again():
-    """In a 422, invalid events are refused with the reason, and the others were only aborted."""
+    """In a 422, invalid events are refused with their reasons; the others were only aborted, so they go again."""
     verdict = judge(ROWS, Answer(422, items("aborted", "failed", "aborted", "aborted")))
     assert verdict.refused == [(ROWS[1], "validating: no")]
     assert verdict.again == [[ROWS[0], ROWS[2], ROWS[3]]]
@@ -52,7 +52,7 @@ def test_refused_events_are_named_and_the_others_go_again():
 
 
 def test_a_partial_failure_keeps_what_failed():
-    """In a 207, submitted events are stored, and the rest waits."""
+    """In a 207, submitted events are stored, and the other rows wait."""
     verdict = judge(ROWS, Answer(207, items("submitted", "failed", "submitted", "failed")))
     assert verdict.stored == [ROWS[0], ROWS[2]]
     assert verdict.failure
@@ -61,7 +61,7 @@ def test_a_partial_failure_keeps_what_failed():
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_batch_that_is_refused_as_a_whole_is_halved(status):
-    """Without results for each event, the invalid one is found by halving."""
+    """If the answer has no results for each event, halving the batch finds the invalid one."""
     assert judge(ROWS, Answer(status, b"{}")).again == [ROWS[:2], ROWS[2:]]
     [(refused, reason)] = judge(ROWS[:1], Answer(status, b'{"detail": "too large"}')).refused
     assert refused == ROWS[0]
