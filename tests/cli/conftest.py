@@ -39,7 +39,7 @@ class CommandResult:
 
 @pytest.fixture(scope="session", params=["aws-local" if ALL else "embedded"])
 def broker(request, tmp_path_factory) -> Iterator[ServedBroker | LaptopBroker]:
-    """A broker in this process; in `make test-aws-local` the deployment on this machine."""
+    """A broker in this process or, in `make test-aws-local`, the deployment on this machine."""
     if request.param == "embedded":
         with ServedBroker() as broker:
             yield broker
@@ -47,7 +47,8 @@ def broker(request, tmp_path_factory) -> Iterator[ServedBroker | LaptopBroker]:
     with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)
         with pytest.MonkeyPatch.context() as patch, closing(LaptopBroker(laptop, front)) as deployed:
-            # For calls that only the deployment itself can make; no role has that name, so everything is allowed.
+            # These credentials are for calls that only the deployment itself can make: no role has this name, so
+            # everything is allowed.
             patch.setenv("AWS_ACCESS_KEY_ID", "laptop")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "laptop")
             yield deployed

@@ -160,7 +160,7 @@ def run_clin(clin_folder, url, target):
 
 
 def broker_content(run, url):
-    """The content of a broker, without members that differ from one to the next."""
+    """The content of a broker, without members that differ between brokers."""
     own = {"created_at", "updated_at", "id", "version"}
 
     def drop_server_fields(value):
@@ -196,7 +196,7 @@ def test_files_are_applied_twice_the_second_time_without_a_change(run, empty_bro
 
 
 def test_events_can_be_published_once(run, empty_broker, clin_folder):
-    """A manifest may set a window of deduplication; one without it leaves the event type's window unchanged."""
+    """A manifest may set a deduplication window; a manifest without one leaves the event type's window unchanged."""
     arguments = ("-f", str(clin_folder), "--env", "staging", "-o", "json")
     order = clin_folder / "definitions/order.yaml"
     order.write_text(EVENT_TYPE.replace("category: business", "category: business\n  deduplicationSeconds: 300"))
@@ -226,7 +226,9 @@ def test_the_result_is_the_same_as_with_clin(run, empty_broker, clin_folder):
 
 
 def test_what_differs_is_shown_and_changed(run, empty_broker, clin_folder):
-    """A difference is shown by its path, and applied, in schemas, lists and numbers, and for more partitions."""
+    """The commands show a difference by its path, and apply it: in schemas, lists, numbers and the number of
+    partitions.
+    """
     arguments = ("-f", str(clin_folder), "--env", "live")
     run("apply", *arguments, url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {", "total: {type: number}\n  note: {"))
@@ -254,7 +256,7 @@ def test_what_differs_is_shown_and_changed(run, empty_broker, clin_folder):
 
 
 def test_newly_required_properties_are_a_warning(run, empty_broker, tmp_path):
-    """The command warns before and with a permitted change after which the broker rejects what publishers send."""
+    """`diff` and `apply` warn of a permitted change after which the broker rejects what publishers send."""
     manifest = tmp_path / "order.yaml"
     text = """
 kind: event-type
@@ -295,7 +297,9 @@ def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_brok
 
 
 def test_each_failure_is_said_once(run, empty_broker, clin_folder):
-    """A failure is named once, with its manifest; if nothing was applied, the exit code is the first failure's."""
+    """The command names each failure once, with its manifest; if it applied nothing, it ends with the exit code of
+    the first failure.
+    """
     run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
     one = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
@@ -372,7 +376,7 @@ def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty_br
 
 
 def test_an_environment_is_a_context_of_that_name(run, empty_broker, clin_folder):
-    """`--env live` uses the broker of the context `live`, if there is one and nothing else names a broker."""
+    """`--env live` uses the broker of the context `live`, if it exists and nothing else names a broker."""
     run("contexts", "set", "other", "--url", "http://127.0.0.1:9")
     run("contexts", "set", "live", "--url", empty_broker.url)
 
@@ -401,7 +405,7 @@ def test_an_environment_is_a_context_of_that_name(run, empty_broker, clin_folder
     ],
 )
 def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files, said):
-    """A mistake in the files names the file, before the first request to the broker."""
+    """The command names the file with a mistake before it sends the first request to the broker."""
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
@@ -421,7 +425,7 @@ def test_a_manifest_without_a_necessary_value_is_refused(run, empty_broker, tmp_
 
 
 def test_what_only_looks_special_stays(tmp_path):
-    """Nested braces of YAML, `@@@` within a text, and values that look like dates all stay unchanged."""
+    """Nested braces in YAML, `@@@` within a text, and values that look like dates stay unchanged."""
     text = "kind: event-type\nspec: {name: {a: {b: 'x @@@ y'}}, n: '{{ N }}', day: 2020-01-01}\n"
     (tmp_path / "a.yaml").write_text(text)
 

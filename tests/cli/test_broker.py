@@ -16,7 +16,7 @@ from tests.support.tokens import Issuer
 
 @pytest.fixture
 def own_broker():
-    """A broker that a test may change as a whole."""
+    """A broker whose settings the test may change, because no other test uses it."""
     with Broker() as broker:
         yield broker
 
@@ -42,8 +42,9 @@ def test_topics_of_another_broker_are_adopted(run, api):
 
 
 def test_storages_are_created_chosen_and_deleted(run, own_broker):
-    """A storage is described in a file, becomes the default for new event types, and can be deleted when it is not
-    used."""
+    """A file describes a storage, which can become the default for new event types, and can be deleted when no event
+    type uses it.
+    """
     identity = uuid.uuid4().hex
     definition = {"id": identity, "storage_type": "embedded", "embedded_configuration": {}}
 
@@ -127,7 +128,9 @@ def test_what_hinders_work_is_noticed(run, own_broker):
 
 
 def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):
-    """A subscription whose consumer failed at the same event in three streams is ill, although no stream is open."""
+    """`doctor` reports a subscription as ill if its consumer failed at the same event in three streams, even if no
+    stream is open.
+    """
     with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
         publish(api, name)
@@ -155,7 +158,7 @@ def test_a_broker_that_is_not_there_is_found_ill(run):
 
 
 def test_a_bad_token_is_found(run, tmp_path):
-    """If the broker does not know the caller, the token is reported as ill."""
+    """If the broker does not know the caller, `doctor` reports the token as ill."""
     with Broker(**Issuer(tmp_path).settings) as guarded:
         done = run("doctor", "-o", "json", url=guarded.url)
 
@@ -165,7 +168,7 @@ def test_a_bad_token_is_found(run, tmp_path):
 
 
 def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
-    """A subscription that parks events is checked, whether or not it has parked events."""
+    """`doctor` checks subscriptions that park events, whether or not they have parked events."""
     name = create_event_type(api)["name"]
     body = {"owning_application": "cli", "event_types": [name], "annotations": PARKING}
     assert api.post("/subscriptions", json=body).status_code == 201

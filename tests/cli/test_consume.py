@@ -18,7 +18,7 @@ from tests.support.processes import ROOT_ENVIRONMENT, run_process
 
 @pytest.fixture
 def subscription_to_20_events(run, api):
-    """The id of a subscription from the beginning to twenty events in one partition."""
+    """The id of a subscription that begins before twenty events in one partition."""
     name = create_event_type(api)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(20)]).status_code == 200
     return run("subscriptions", "create", name, "--owner", a_name(), "--from", "begin").out.strip()
@@ -47,12 +47,14 @@ def start_consumer(subscription_to_20_events, *arguments, url):
 
 
 def loop_until_parent_ends(condition="true"):
-    """A line for a shell: loop while this holds, until the process that began it ends at the latest."""
+    """A shell command that loops while a condition holds, and as long as the process that started it lives."""
     return f"while {condition} && kill -0 $PPID; do sleep 0.05; done"
 
 
 def make_interrupted_send(is_over, *numbers, only=""):
-    """Return an `Api.send` during which these signals arrive, and which gets no answer before the interruption."""
+    """Return a function for `Api.send` during which these signals arrive, and which gets no answer before the
+    interruption.
+    """
     send = Api.send
 
     def send_and_be_signalled(api, request):
@@ -67,7 +69,7 @@ def make_interrupted_send(is_over, *numbers, only=""):
 
 
 def test_events_are_written_and_committed(run, subscription_to_20_events):
-    """Each event is a line, written events are committed, and `-n` ends after this number of them."""
+    """The command writes each event as a line, commits written events, and ends after the number that `-n` gives."""
     assert [
         event["n"] for event in run("consume", subscription_to_20_events, "-n", "7", "--batch-size", "3").lines
     ] == [*range(7)]
@@ -77,7 +79,9 @@ def test_events_are_written_and_committed(run, subscription_to_20_events):
 
 
 def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
-    """The command is run for each batch, with the events on its standard input and their place in its environment."""
+    """`consume` runs the given command for each batch, with the events on its standard input and their position in
+    its environment.
+    """
     line = f'cat >> {tmp_path}/events; echo "$NAKADI_EVENT_TYPE $NAKADI_PARTITION $NAKADI_OFFSET" >> {tmp_path}/places'
 
     done = run("consume", subscription_to_20_events, "--no-follow", "--batch-size", "8", "--exec", line)
@@ -94,7 +98,9 @@ def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
 
 
 def test_what_a_command_failed_at_is_not_committed(run, subscription_to_20_events):
-    """A command that fails ends consuming with 1; earlier batches stay committed, and the rest is delivered again."""
+    """If the given command fails, `consume` ends with 1; earlier batches stay committed, and the other events are
+    delivered again.
+    """
     done = run(
         "consume",
         subscription_to_20_events,
@@ -113,7 +119,9 @@ def test_what_a_command_failed_at_is_not_committed(run, subscription_to_20_event
 
 
 def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subscription_to_20_events):
-    """A consumer whose command fails leaves its stream: nobody waits for its commit timeout. (S324)"""
+    """A consumer whose command fails leaves its stream, so the next consumer does not wait for its commit timeout.
+    (S324)
+    """
     assert run("consume", subscription_to_20_events, "--exec", "false").code == 1
     assert api.head(f"/subscriptions/{subscription_to_20_events}/events").status_code == 200
     [item] = api.get(f"/subscriptions/{subscription_to_20_events}/stats").json()["items"]
@@ -121,7 +129,7 @@ def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subs
 
 
 def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription_to_20_events, tmp_path):
-    """The end of the connection is the end of the stream. (S329)"""
+    """When a killed consumer's connection ends, its stream ends, and its partitions are free. (S329)"""
     line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
     with start_consumer(subscription_to_20_events, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
@@ -131,7 +139,7 @@ def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscrip
 
 
 def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events, tmp_path, monkeypatch):
-    """A consumer extends its time until the command has ended. (S330)"""
+    """A consumer extends its commit timeout until the command has ended. (S330)"""
     send, answers = Api.send, []
 
     def send_and_note(api, request):
@@ -143,7 +151,7 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
         return answer
 
     monkeypatch.setattr(Api, "send", send_and_note)
-    # A sign of life every tenth of a second, instead of after 24 s.
+    # The consumer extends its time every tenth of a second, instead of every 24 s.
     monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
     monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
     line = f"cat > /dev/null; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
@@ -155,7 +163,9 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
 
 
 def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_20_events, caplog):
-    """If a request ends the stream of a consumer, the log says so, and the consumer says that it opens another."""
+    """If a request ends the stream of a consumer, the broker's log says so, and the consumer says that it opens
+    another.
+    """
     caplog.set_level("INFO", "nakadi.subscriptions.stream.streams")
     with start_consumer(subscription_to_20_events, url=broker.url) as process:
         for _ in range(20):
@@ -163,7 +173,7 @@ def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_
         [item] = api.get(f"/subscriptions/{subscription_to_20_events}/stats").json()["items"]
         first = item["partitions"][0]["stream_id"]
         assert api.delete(f"/subscriptions/{subscription_to_20_events}/streams/{first}").status_code == 204
-        # The consumer speaks before it writes the first event of its next stream.
+        # The consumer reports the end before it writes the first event of its next stream.
         assert api.post(f"/event-types/{item['event_type']}/events", json=[{"n": 20}]).status_code == 200
         while '"n":20' not in process.stdout.readline():
             pass
@@ -182,7 +192,7 @@ def test_an_unknown_subscription_is_exit_code_5(run):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription_to_20_events, tmp_path, number):
-    """After a signal the command finishes its batch, which is committed; no other batch begins."""
+    """After a signal, the command finishes its batch, the consumer commits it, and no other batch begins."""
     line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
     with start_consumer(subscription_to_20_events, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
@@ -197,7 +207,7 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription_t
 
 
 def test_a_second_signal_ends_the_command_as_well(run, broker, subscription_to_20_events, tmp_path):
-    """A command that does not end is ended by a second signal, and its batch is not committed."""
+    """A second signal ends a command that does not end by itself, and its batch is not committed."""
     line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
     with start_consumer(subscription_to_20_events, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
@@ -211,7 +221,7 @@ def test_a_second_signal_ends_the_command_as_well(run, broker, subscription_to_2
 
 
 def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription_to_20_events, tmp_path, monkeypatch):
-    """Two signals end a command also when both come before the consumer knows that the command runs."""
+    """Two signals end a command even if both come before the consumer knows that the command runs."""
 
     class Popen(subprocess.Popen):
         def __init__(self, *arguments, **how):
@@ -261,7 +271,7 @@ def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription_to
 
 
 def test_a_signal_ends_looking_whether_something_waits(run, subscription_to_20_events, monkeypatch):
-    """Between two streams nothing is in progress, so one signal is enough."""
+    """Between two streams, nothing is in progress, so one signal ends the consumer."""
     monkeypatch.setattr(Api, "send", make_interrupted_send(is_over := threading.Event(), signal.SIGINT, only="/stats"))
     done = run("consume", subscription_to_20_events, "--no-follow")
     is_over.set()

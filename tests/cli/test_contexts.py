@@ -1,4 +1,4 @@
-"""The choice of broker and token."""
+"""How the command line chooses a broker and a token."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ def contexts_file(tmp_path):
 
 
 def test_the_first_context_becomes_the_current_one(run, broker):
-    """The first context that is set is used from then on."""
+    """The first context that is set becomes the current one."""
     run("contexts", "set", "here", "--url", broker.url, url=None)
 
     assert run("event-types", "list", "-o", "json", url=None).code == 0
@@ -115,7 +115,7 @@ def test_a_url_that_is_none_is_refused(url):
 
 
 def test_a_failing_command_for_a_token_is_named(run):
-    """If the command prints no token, the exit code is 2, and the message has the command's own exit code."""
+    """If the command for a token prints none, the exit code is 2, and the message has the command's own exit code."""
     run("contexts", "set", "here", "--url", "http://a.example", "--token-command", "exit 3")
 
     done = run("event-types", "list", url=None)

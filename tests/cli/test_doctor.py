@@ -1,4 +1,4 @@
-"""What `nakadi doctor` reads in the metrics of a broker."""
+"""What `nakadi doctor` concludes from the metrics of a broker."""
 
 import pytest
 
@@ -16,13 +16,13 @@ NOW = 2_000_000_000.0
 
 
 def failed_attempts(minutes_ago):
-    """A broker's metrics after failed attempts to archive, the last of them this long ago."""
+    """The metrics of a broker whose attempts to archive failed, the last time this many minutes ago."""
     last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_archive_failures_total"}'
     return ROOM + f'nakadi_archive_failures_total{{operation="cut"}} 28.0\n{last_fault} {NOW - 60 * minutes_ago}\n'
 
 
 def failed_commits(minutes_ago):
-    """A broker's metrics after commits of events that failed, the last of them this long ago."""
+    """The metrics of a broker that could not store events, the last time this many minutes ago."""
     last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_sqlite_commit_failures_total"}'
     return ROOM.replace("failures_total 0.0", f"failures_total 3.0\n{last_fault} {NOW - 60 * minutes_ago}")
 
@@ -73,8 +73,8 @@ class ScriptedBroker:
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill, and so are commits that failed lately. Other faults are reported until they have not happened
-    for a while, if the broker says when they last did.
+    """A full disk is ill, and so is a broker whose commits failed lately. If the broker says when other faults last
+    happened, `doctor` reports them until they have not happened for a while.
     """
     found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 
@@ -83,7 +83,9 @@ def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
 
 
 def test_a_damaged_archive_is_ill():
-    """The finding names event type, partition, offsets and object, and the command that repairs it."""
+    """The finding names the event type, partition, offsets and object of the damage, and the command that repairs
+    it.
+    """
     damage = (
         'nakadi_archive_damaged_offsets{event_type="order.placed",partition="2",offsets="400-1399",object="log/a/b.gz"}'
     )
@@ -96,7 +98,7 @@ def test_a_damaged_archive_is_ill():
 
 
 def test_each_damaged_object_has_one_line():
-    """Below the repair, one line for each object names its offsets in all partitions."""
+    """Below the command for the repair, a line for each damaged object names its offsets in all partitions."""
     damage = "".join(
         f'nakadi_archive_damaged_offsets{{event_type="order.placed",partition="{partition}",offsets="0-9",'
         f'object="{name}"}} 10.0\n'
@@ -113,7 +115,9 @@ def test_each_damaged_object_has_one_line():
 
 @pytest.mark.parametrize(("minutes_ago", "state"), [(2, "ill"), (6, "well")])
 def test_an_archive_that_reads_do_not_reach_is_ill(minutes_ago, state):
-    """The finding says what to check, and offers no backup. A while after the last failed read, it is well."""
+    """If reads do not reach the archive, the finding says what to check, and does not suggest a backup. Some time
+    after the last failed read, the archive is well.
+    """
     name = "nakadi_archive_read_failures_total"
     last_fault = f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}} {NOW - 60 * minutes_ago}\n'
 

@@ -82,7 +82,7 @@ def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
 
 
 def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
-    """`delete` asks for the name; `--yes` does not ask."""
+    """`delete` asks the user to type the name, unless there is `--yes`."""
     one, two = create_event_type(api)["name"], create_event_type(api)["name"]
 
     assert run("event-types", "delete", one, stdin="yes\n").code == 2
@@ -93,7 +93,7 @@ def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
 
 
 def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
-    """Without a terminal and without `--yes`, the message names the missing option."""
+    """Without a terminal and without `--yes`, nothing is deleted, and the message names the missing option."""
     name = create_event_type(api)["name"]
     done = run("event-types", "delete", name)
 
@@ -112,7 +112,7 @@ def test_partitions_are_listed(run, api):
 
 @pytest.mark.parametrize("text", ["{", "[", "\t- : :", "", pytest.param("[" * 100_000, id="deep nesting")])
 def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
-    """A file that is neither JSON nor YAML, or no object, is refused before the first request to the broker."""
+    """A file that is neither JSON nor YAML, or has no object, is refused before the first request to the broker."""
     assert run("event-types", "create", "-f", "-", stdin=text, url="http://127.0.0.1:9").code == 2
 
 
@@ -125,7 +125,7 @@ def test_a_missing_file_is_named(run):
 
 
 def test_what_a_terminal_would_obey_is_not_printed(run, api):
-    """No output format passes on control characters from other people's texts."""
+    """No output format passes on control characters from texts that others have written."""
     owner = "shop\x1b[2J\x9b2J"
     create_event_type(api, owning_application=owner)
 
@@ -137,7 +137,7 @@ def test_what_a_terminal_would_obey_is_not_printed(run, api):
 
 
 def test_an_answer_of_something_else_is_no_broker(run):
-    """If something else answers at the URL, the exit code is 6."""
+    """If something other than a broker answers at the URL, the exit code is 6."""
     assert run("event-types", "list", url="http://127.0.0.1:9").code == 6
 
 

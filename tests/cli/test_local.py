@@ -15,7 +15,7 @@ from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 def test_a_broker_is_served_until_a_signal(run, tmp_path):
-    """`nakadi serve` is the local program with its options, and ends with 0 at SIGTERM."""
+    """`nakadi serve` runs the local program with its options, and ends with 0 at SIGTERM."""
     command = [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")]
     with run_process(command, ROOT_ENVIRONMENT) as process:
         greeting = ""
@@ -34,7 +34,7 @@ def test_a_broker_is_served_until_a_signal(run, tmp_path):
 
 @pytest.mark.parametrize("job", _JOBS)
 def test_each_job_that_can_be_named_exists(job):
-    """Each job that can be named is a module."""
+    """Each job that the command accepts is a module."""
     assert find_spec("nakadi_jobs" if job == "all" else f"nakadi_jobs.{job}") is not None
 
 
@@ -86,7 +86,9 @@ def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
 
 
 def test_fish_shows_whole_descriptions(run):
-    """Only the first comma of an answer, after the kind of candidate, does not belong to the description."""
+    """fish splits an answer only at the first comma, after the kind of candidate, so descriptions may contain
+    commas.
+    """
     assert 'string split --max 1 "," $completion' in run("completion", "fish").out
 
 
@@ -117,7 +119,7 @@ def test_commands_and_options_are_completed():
     ("arguments", "shown"), [(["--help"], "event-types"), (["jobs", "retention", "--help"], "--grace-hours")]
 )
 def test_the_console_script_of_a_checkout_runs(tmp_path, arguments, shown):
-    """The script that `make run` writes beside Python runs from anywhere, without settings of the environment."""
+    """The script that `make run` writes beside Python runs from any folder, without variables in the environment."""
     script = tmp_path / "with a space" / "nakadi"
     script.parent.mkdir()
     subprocess.run(

@@ -121,8 +121,8 @@ def numbers_by_partition(api, name):
 
 
 def test_an_event_type_is_copied_with_its_events_in_order(run_mirror, source, target):
-    """Each partition of the target has the events of the source's, in their order, and the mirror continues where it
-    stopped. (M1, M2, M3)
+    """Each partition of the target gets the events of the same partition of the source, in order, and the mirror
+    continues where it stopped. (M1, M2, M3)
     """
     name = create_keyed(source)
     publish(source, name, range(50))
@@ -152,7 +152,7 @@ def test_events_without_metadata_are_copied(run_mirror, source, target):
 
 
 def test_numbers_keep_their_digits():
-    """What a publisher may not set is left out; all values stay as they were written. (M2)"""
+    """The mirror leaves out members that a publisher may not set; all other values stay as they were written. (M2)"""
     metadata = b'{"eid":"e","occurred_at":"o","received_at":"r","partition":"3","version":"1.0.0","published_by":"p"}'
     event = b'{"metadata":' + metadata + b',"price":1.10000000000000000001}'
 
@@ -195,7 +195,7 @@ def test_a_killed_mirror_repeats_and_counts(run_mirror, source, target, tmp_path
 
 
 def test_a_killed_mirror_with_deduplication_repeats_nothing(run_mirror, source, target, tmp_path):
-    """With `--deduplicate`, each event is in the target once, whatever happens to the mirror. (M4)"""
+    """With `--deduplicate`, the target has each event once, however often the mirror is killed. (M4)"""
     name = create(source)
     publish(source, name, range(10))
     run_mirror(name, "--once", "--deduplicate")
@@ -207,7 +207,7 @@ def test_a_killed_mirror_with_deduplication_repeats_nothing(run_mirror, source, 
 
 
 def test_differences_are_found(run_mirror, source, target):
-    """An event that only one broker has is found, with its partition and minute. (M5)"""
+    """`--verify` finds an event that only one broker has, with its partition and minute. (M5)"""
     name = create(source)
     publish(source, name, range(5))
     run_mirror(name, "--once")
@@ -223,7 +223,7 @@ def test_differences_are_found(run_mirror, source, target):
 
 
 def test_verifying_does_not_mind_events_that_come_meanwhile(run_mirror, source):
-    """Only copied events are compared, although publishers continue in the source. (M5)"""
+    """`--verify` compares only copied events, so publishers may continue in the source. (M5)"""
     name = create_keyed(source, 2)
     done = threading.Event()
 
@@ -336,7 +336,9 @@ def test_a_subscription_that_is_consumed_stays(run_mirror, source):
 
 
 def test_an_event_that_the_target_refuses_stops_its_event_type_only(run_mirror, source, target):
-    """A refused event is named, and none overtakes it. Other event types continue, and so does this one later. (M7)"""
+    """The mirror names a refused event, and no later event overtakes it. Other event types continue, and so does
+    this one once the target accepts the event. (M7)
+    """
     prefix = a_name()
     bad, good = (create(source, name=f"{prefix}.{each}", compatibility_mode="none") for each in ("a", "b"))
     for name in (bad, good):
@@ -373,7 +375,9 @@ def test_the_state_belongs_to_two_brokers(run_mirror, run, source, target, tmp_p
 
 
 def test_no_token_reaches_another_broker(run_mirror, source, monkeypatch):
-    """`NAKADI_TOKEN` belongs to one broker, and is sent to neither; contexts have the tokens of both. (M8)"""
+    """`NAKADI_TOKEN` belongs to one broker, so the mirror sends it to neither; each broker's context has its token.
+    (M8)
+    """
     name = create(source)
     monkeypatch.setenv("NAKADI_TOKEN", "never\nsent")
 
@@ -400,7 +404,9 @@ def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
 
 
 def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run_mirror, source, target, monkeypatch):
-    """The newest offset decides when everything is copied: a stream without events for a moment may continue. (M3)"""
+    """The newest offset decides when everything is copied, because a stream may pause for a moment before it
+    continues. (M3)
+    """
     name = create_keyed(source)
     publish(source, name, range(40))
     read, turns = events._read_once, []
@@ -416,7 +422,9 @@ def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run
 
 
 def test_events_that_do_not_arrive_are_an_error(run_mirror, source, monkeypatch):
-    """If a broker does not send the events that it claims to have, the copy does not count as complete. (M3)"""
+    """If a broker does not send the events that it claims to have, the copy is incomplete, and the mirror fails.
+    (M3)
+    """
     name = create(source)
     publish(source, name, range(3))
     monkeypatch.setattr(events, "_read_once", lambda *_: ())
@@ -453,7 +461,9 @@ def schema_versions(api, name):
 
 
 def test_a_version_that_the_target_refuses_is_left_out(run_mirror, source):
-    """A version from before a change of the mode is reported and omitted; `--verify` names it. (M1, M5)"""
+    """If the target refuses a version of the schema, the mirror reports it and leaves it out; `--verify` names it.
+    (M1, M5)
+    """
     name = create(source, compatibility_mode="none", schema={"properties": {"n": {"type": "number"}}})
     change_schema(source, name, {"properties": {"n": {"type": "string"}}})
     change_schema(source, name, {"properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
@@ -485,7 +495,7 @@ def publish_state(api, name, key, n, path="events"):
 
 @pytest.fixture
 def compact_source_or_target(two_brokers, monkeypatch):
-    """Have a broker compact an event type at once."""
+    """A function that lets a broker compact an event type at once."""
     monkeypatch.setattr(events, "EMPTY_READS_OF_COMPACTED", 1)
 
     def compact(name, which=0):
@@ -532,7 +542,7 @@ def state_by_key(api, name):
 
 
 def test_a_compacted_event_type_is_compared_by_its_newest_events(run_mirror, source, compact_source_or_target):
-    """Brokers compact at different times, which does not count as a difference. (M5)"""
+    """`--verify` compares the newest event of each key, because brokers compact at different times. (M5)"""
     name = create_compacted(source)
     for key, n in (("a", 1), ("b", 2), ("a", 3)):
         publish_state(source, name, key, n)
@@ -560,7 +570,7 @@ def publish_avro(api, name, schema, *orders, version="1.0.0", **metadata):
 
 
 def read_avro(api, name, count):
-    """The payloads and versions of the events, as a consumer of Avro gets them."""
+    """The payloads and schema versions of the events, as a consumer of Avro gets them."""
     subscription = create_subscription(api, name, read_from="begin")
     answer = api.get(
         f"/subscriptions/{subscription['id']}/events",
@@ -585,8 +595,8 @@ PRICED = a_record(a_field("id"), a_field("price", a_decimal(30, 2)), a_field("ki
 
 
 def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
-    """Events of each version of an Avro schema have the payload and the version that they were published with; the
-    mirror continues where it stopped, and compares the events. (M1, M3, M5, M10)
+    """Events in Avro keep their payload and schema version, for all versions; the mirror continues where it stopped,
+    and compares the events. (M1, M3, M5, M10)
     """
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft()})["name"]
     publish_avro(source, name, ORDER, (1, AN_ORDER), (2, {"id": "", "lines": []}))
@@ -605,7 +615,9 @@ def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
 
 
 def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, target):
-    """If the JSON form also contains the bytes of the payload, the bytes are published. (M10)"""
+    """If the JSON form of an event cannot express its payload, it also has the bytes, and the mirror publishes
+    these. (M10)
+    """
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft(PRICED)})["name"]
     orders = [
         {"id": "a", "price": Decimal("12345678901234567890.12"), "kind": "NEW"},
@@ -619,7 +631,7 @@ def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, t
 
 
 def test_events_from_before_an_avro_schema_stay_json(run_mirror, source, target):
-    """An event type whose schema was JSON has events in both forms, in their order. (M10)"""
+    """If an event type had a JSON schema before, the mirror copies its events in both forms, in order. (M10)"""
     name = create(source)
     publish(source, name, [1, 2])
     definition = source.get(f"/event-types/{name}").json()
@@ -669,7 +681,9 @@ def items(*statuses):
     ],
 )
 def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
-    """A busy target is asked again; an event that it rejects permanently ends the event type. (M7, M10)"""
+    """The mirror retries while the target is busy; an event that the target rejects for good stops the event type.
+    (M7, M10)
+    """
     waited = []
     broker = ScriptedTarget(*answers)
     definition = {"name": "n", "category": "business"}

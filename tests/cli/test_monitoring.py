@@ -22,21 +22,21 @@ from tests.support.served import ServedBroker
 
 RULES = "nakadi-alerts.yaml"
 OF_PROMETHEUS = {"up": {"job", "instance"}}
-"""What Prometheus adds to each target itself."""
+"""The samples that Prometheus itself adds for each target."""
 
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
 @pytest.fixture(scope="module")
 def read_metrics():
-    """Read what a broker reports over HTTP, in the format that the client accepts."""
+    """A function that reads a broker's metrics over HTTP, in the format that the client accepts."""
     with ServedBroker() as broker:
         yield lambda accept: httpx.get(f"{broker.url}/metrics", headers={"accept": accept}, timeout=PATIENCE).text
 
 
 @pytest.fixture(scope="module")
 def exposed_labels(read_metrics):
-    """The labels of each sample that a broker reports, also of those that nothing has counted yet."""
+    """The labels of each sample that a broker reports, including those that nothing has counted yet."""
     text = read_metrics(PROMETHEUS)
     families = set(re.findall(r"^# TYPE (nakadi_\w+) ", text, re.MULTILINE))
     samples = dict(OF_PROMETHEUS)
@@ -64,7 +64,7 @@ def run_promtool(*arguments, **options):
 
 
 def test_rules_and_a_dashboard_are_written_without_a_broker(folder):
-    """The folder is created, and has both files; no broker needs to run."""
+    """The command creates the folder with both files, and needs no broker."""
     [group] = yaml.safe_load((folder / RULES).read_text())["groups"]
 
     assert [each["alert"] for each in group["rules"]] == [each.name for each in ALERTS]
@@ -123,7 +123,7 @@ def test_the_dashboard_has_a_panel_for_each_metric():
         assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
-# Checks with Prometheus' own tool
+# Checks with Prometheus's own tool
 
 
 @promtool
@@ -138,7 +138,7 @@ def test_prometheus_accepts_the_metrics(read_metrics):
     text = read_metrics(TEXT)
     command = ["promtool", "check", "metrics"]
     done = subprocess.run(command, env=plain_environment(), input=text, capture_output=True, text=True, check=False)
-    # 3 means advice about names, which users would have to change their queries for.
+    # The exit code 3 means advice about names; following it would break the queries of users.
     assert done.returncode in (0, 3), done.stderr
     assert "error" not in done.stderr.lower()
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, exit codes, how it starts."""
+"""The command line as a whole: its help, its exit codes, and its start."""
 
 import json
 import re
@@ -20,7 +20,7 @@ LATE = ("httpx", "rich", "yaml", "nakadi", "asyncio")
 
 
 def test_help_imports_neither_the_broker_nor_what_takes_long():
-    """`nakadi --help` imports click and a few modules of the command line."""
+    """`nakadi --help` imports only click and a few modules of the command line."""
     script = (
         "import sys; from nakadi_cli.__main__ import main; main(['--help']);"
         "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_it_at_any_moment(imported):
     ],
 )
 def test_ctrl_c_ends_it_where_a_library_waits_for_itself(arguments, code):
-    """A signal may come when a library has just taken a lock that cleaning up and closing also need."""
+    """Ctrl-C ends the program even if a library has just taken a lock that cleaning up and closing also need."""
     script = """if True:
         import signal, sys, threading
         import httpx
@@ -190,7 +190,7 @@ def test_options_for_every_command_stand_before_and_after_it(run, broker, place)
     ],
 )
 def test_an_option_before_a_command_that_does_nothing_with_it_is_refused(run, arguments, refused):
-    """A command that connects to no broker, or shows nothing, says so instead of overlooking the option."""
+    """A command that connects to no broker, or shows nothing, refuses the options for that instead of ignoring them."""
     done = run(*arguments)
 
     assert done.code == 2

@@ -35,7 +35,7 @@ def read_stored_events(run, name):
 
 
 def test_events_are_published_line_by_line(run, orders_event_type):
-    """Standard input is read when no file is named, and published in batches."""
+    """If no file is named, the command reads standard input, and publishes it in batches."""
     done = run("publish", orders_event_type, "--batch-size", "3", stdin=json_lines(*range(10)))
 
     assert done.code == 0
@@ -44,7 +44,7 @@ def test_events_are_published_line_by_line(run, orders_event_type):
 
 
 def test_ctrl_c_says_how_many_are_published(run, orders_event_type, monkeypatch):
-    """Events published before an interruption are counted."""
+    """After an interruption, the command says how many events it has published."""
     send, sent, is_over = Api.send, [], threading.Event()
 
     def send_two_then_interrupt(api, request):
@@ -76,7 +76,7 @@ def test_an_array_is_published(run, orders_event_type, tmp_path):
 
 
 def test_cloud_events_are_published(run, orders_event_type):
-    """Each input is a CloudEvent; one without an id is refused, with the reason."""
+    """With `--cloudevents`, each input is a CloudEvent; one without an id is refused, with the reason."""
     event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 7}}
     done = run("publish", orders_event_type, "--cloudevents", stdin=json.dumps(event))
     del event["id"]
@@ -89,7 +89,7 @@ def test_cloud_events_are_published(run, orders_event_type):
 
 
 def test_a_refused_event_ends_publishing(run, orders_event_type):
-    """If an event is invalid, neither its batch nor later ones are stored; earlier batches are."""
+    """If an event is invalid, earlier batches are stored, but neither its own batch nor later ones."""
     text = json_lines(0, 1) + '{"n": "three"}\n' + json_lines(3, 4)
 
     done = run("publish", orders_event_type, "--batch-size", "2", "-o", "json", stdin=text)
@@ -106,7 +106,7 @@ def test_a_refused_event_ends_publishing(run, orders_event_type):
 
 
 def test_refused_events_can_be_left_out(run, orders_event_type):
-    """With --keep-going the others are published, and the exit code says that not all were."""
+    """With --keep-going, the command publishes the other events, and its exit code says that some were refused."""
     done = run(
         "publish", orders_event_type, "--keep-going", stdin=json_lines(0, 1) + '{"n": "two"}\n{}\n' + json_lines(4)
     )
@@ -170,7 +170,7 @@ def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
 
 
 def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path):
-    """Without --keep-going, the batch with the refused event and everything after it is kept."""
+    """Without --keep-going, --refused keeps the batch with the refused event and everything after it."""
     kept = tmp_path / "refused.ndjson"
     text = json_lines(0, 1, 2) + '{"n": "three"}\n' + json_lines(4, 5)
 
@@ -181,8 +181,9 @@ def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path
 
 
 def test_what_was_given_up_is_kept(run, tmp_path):
-    """If no answer comes, every event is kept; if the file exists already, or cannot be created, nothing is
-    published."""
+    """If no answer comes, --refused keeps every event. If the file already exists, or cannot be created, nothing is
+    published.
+    """
     kept = tmp_path / "kept.ndjson"
     gone = run(
         "publish",
@@ -244,7 +245,7 @@ def test_events_are_published_for_one_subscription(run, orders_event_type):
 
 
 def test_a_broker_that_is_not_there_is_exit_code_6(run):
-    """When no answer comes, the events are given up after the retries."""
+    """If no broker answers, the command gives up after its retries, with exit code 6."""
     done = run("publish", "any", "--retries", "1", stdin=json_lines(1), url="http://127.0.0.1:9")
 
     assert done.code == 6

@@ -30,7 +30,9 @@ def schema_file(tmp_path):
 
 
 def test_a_report_says_what_would_be_refused(run, event_type, schema_file):
-    """The numbers are in the first line, then come rules, publishers and samples; the exit code is 1. (H1, H6)"""
+    """The report begins with a line of numbers, followed by rules, publishers and samples; the exit code is 1. (H1,
+    H6)
+    """
     done = run("schema", "rehearse", event_type, schema_file, "--last", "1h")
 
     first, rule, publisher, *samples = done.out.splitlines()
@@ -42,7 +44,9 @@ def test_a_report_says_what_would_be_refused(run, event_type, schema_file):
 
 
 def test_a_schema_that_fits_all_events_is_0(run, event_type, tmp_path):
-    """A definition also has the category and the mode; programs read the result as JSON. (H3)"""
+    """A schema may be in a definition, which also has the category and the mode; programs read the result as JSON.
+    (H3)
+    """
     definition = tmp_path / "definition.yaml"
     definition.write_text(
         json.dumps(a_business_definition(name=event_type, schema=SCHEMA, compatibility_mode="forward"))
@@ -57,7 +61,7 @@ def test_a_schema_that_fits_all_events_is_0(run, event_type, tmp_path):
 
 
 def test_a_span_is_said_once(run, event_type, schema_file):
-    """Other combinations are refused before a request, or by the broker. (H2)"""
+    """More than one time span, or an invalid one, is refused by the command or by the broker. (H2)"""
     assert run("schema", "rehearse", event_type, schema_file).code == 2
     assert run("schema", "rehearse", event_type, schema_file, "--last", "1d", "--events", "1").code == 2
     assert run("schema", "rehearse", event_type, schema_file, "--last", "a week").code == 3
@@ -71,7 +75,7 @@ def pretend_still_running(monkeypatch):
 
 
 def test_a_long_rehearsal_is_waited_for(run, event_type, schema_file, monkeypatch):
-    """The progress goes to standard error, and the result describes the end. (H10)"""
+    """The command waits for the end, writes the progress to standard error, and shows the result. (H10)"""
     pretend_still_running(monkeypatch)
     done = run("schema", "rehearse", event_type, schema_file, "--last", "1h")
     assert "the schema would refuse 2 of 3 events" in done.out
@@ -91,7 +95,9 @@ def interrupt(*_):
 
 
 def test_a_lost_rehearsal_is_no_result(run, event_type, schema_file, monkeypatch):
-    """The command shows the findings so far, and its exit code says that they are incomplete. (H10)"""
+    """If the rehearsal gets lost, the command shows the findings so far, and its exit code says that they are
+    incomplete. (H10)
+    """
     post = Api.post
     lost = {"state": "lost", "detail": "gone"}
     monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | lost)

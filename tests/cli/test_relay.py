@@ -58,7 +58,7 @@ def test_rows_are_published_once(run, api, database):
 
 
 def test_a_table_that_is_missing_is_named(run, server):
-    """An error of the database is a sentence, with exit code 1."""
+    """An error of the database ends the command with a sentence and exit code 1."""
     done = run("relay", "refused", "--dsn", server.dsn, "--table", "no_such")
     assert done.code == 1
     assert "no_such_refused" in done.err
@@ -74,7 +74,7 @@ def test_what_names_no_outbox_is_refused(run, server, options):
 
 
 def test_a_database_that_does_not_answer_is_named(run):
-    """The command says that the database failed."""
+    """The command says that the database does not answer."""
     done = run("relay", "refused", "--dsn", "host=127.0.0.1 port=1 user=x password=secret connect_timeout=5")
     assert done.code == 1
     assert "The database" in done.err
@@ -92,7 +92,7 @@ def test_a_database_that_does_not_answer_is_named(run):
     ],
 )
 def test_a_table_that_cannot_be_followed_ends_the_command(run, options, reason):
-    """The requirements of a feed are named, with exit code 2."""
+    """The command names what the feed requires, with exit code 2."""
     done = run("relay", "postgres", *options)
     assert done.code == 2
     assert reason in done.err

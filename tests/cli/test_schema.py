@@ -20,7 +20,9 @@ CHANGED = """{
 
 
 def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
-    """`schema check` reports by exit code 0 or 1 whether a schema could follow, given a schema or a definition."""
+    """`schema check` says by exit code 0 or 1 whether the broker would accept a new schema, given as a schema or a
+    definition.
+    """
     name = create_event_type(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
     good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
     good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
@@ -63,7 +65,7 @@ def test_a_report_has_lines_reasons_and_a_proposal(run, event_type, rejected_sch
 
 
 def test_a_report_of_an_accepted_schema_says_its_level(run, event_type, tmp_path):
-    """The exit code is 0, and the level is named."""
+    """For an accepted schema, the exit code is 0, and the report names the level of the change."""
     (tmp_path / "good.json").write_text(json.dumps(SCHEMA | {"title": "t"}))
     done = run("schema", "check", str(tmp_path / "good.json"), "--event-type", event_type)
 
@@ -73,7 +75,9 @@ def test_a_report_of_an_accepted_schema_says_its_level(run, event_type, tmp_path
 
 
 def test_a_newly_required_property_is_a_warning(run, event_type, tmp_path):
-    """Mode `forward` permits it as a minor change, and publishers that do not send it are rejected from then on."""
+    """The mode `forward` permits a new required property as a minor change, but the broker then rejects publishers
+    that do not send it.
+    """
     (tmp_path / "new.json").write_text(json.dumps(SCHEMA | {"required": ["order"]}))
     arguments = ("schema", "check", str(tmp_path / "new.json"), "--event-type", event_type)
 
@@ -88,8 +92,8 @@ def test_a_newly_required_property_is_a_warning(run, event_type, tmp_path):
 
 
 def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
-    """The rollback of the runbook sets first only the mode `none`, then the earlier schema. Publishers are accepted
-    again.
+    """The rollback in the runbook first sets the mode `none`, and then the earlier schema. After that, the broker
+    accepts the publishers again.
     """
     changed = json.loads(run("event-types", "get", event_type, "-o", "json").out)
     changed["schema"]["schema"] = SCHEMA | {"required": ["order"]}
@@ -109,7 +113,7 @@ def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
 
 
 def test_annotations_for_github(run, event_type, rejected_schema):
-    """Each change is a workflow command, in which characters that would end it are escaped."""
+    """Each change becomes a workflow command, with characters escaped that would end it."""
     done = run("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "github")
 
     assert done.code == 1
@@ -119,7 +123,7 @@ def test_annotations_for_github(run, event_type, rejected_schema):
 
 
 def test_annotations_for_gitlab(run, event_type, rejected_schema):
-    """The report has an issue for each change, which keeps its fingerprint from run to run."""
+    """The report has an issue for each change, with the same fingerprint in each run."""
     arguments = ("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "gitlab")
     title, order = issues = run(*arguments).json
 
@@ -131,7 +135,7 @@ def test_annotations_for_gitlab(run, event_type, rejected_schema):
 
 
 def test_annotations_of_an_accepted_schema(run, event_type, tmp_path):
-    """Without changes there is nothing to annotate, and the report says that the schema is the same."""
+    """Without changes, there are no annotations, and the report says that the schema is the same."""
     (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
     arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", event_type, "--annotations")
 
@@ -141,7 +145,7 @@ def test_annotations_of_an_accepted_schema(run, event_type, tmp_path):
 
 
 def test_the_lines_are_those_of_a_definition(run, event_type, tmp_path):
-    """In the definition of an event type, the schema is nested deeper."""
+    """If the schema is in the definition of an event type, the lines are those of the definition."""
     definition = a_definition(name=event_type)
     definition["schema"]["schema"] = json.loads(CHANGED)
     (tmp_path / "definition.json").write_text(json.dumps(definition, indent=2))
@@ -172,7 +176,9 @@ def test_lines_are_found(text, steps, line):
 
 
 def test_a_schema_that_takes_away_what_is_read_names_the_readers(run, api, tmp_path):
-    """The check fails as the change would, and names the readers. (D9)"""
+    """The check refuses a schema that removes what readers have declared, as the broker would, and names the
+    readers. (D9)
+    """
     name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}}})["name"]
     identity = run("subscriptions", "create", name, "--owner", "the-cli", "--reads", "order").out.strip()
     file = tmp_path / "schema.json"

@@ -80,7 +80,7 @@ def test_schemas_are_inferred_from_events(values, schema):
 
 
 def test_many_names_are_data():
-    """An object with names that few events share is a map."""
+    """An object whose member names few events share becomes a map."""
     events = [{"prices": {f"sku-{number}": number, f"sku-{number + 1}": 0}} for number in range(30)]
 
     assert infer_schema_of(*events)["properties"]["prices"] == {
@@ -111,7 +111,7 @@ def test_places_that_are_merged_may_be_known_in_part():
 
 
 def test_categories_are_recognized(run, tmp_path):
-    """Metadata and the envelope of a data event are not the owner's: the proposed schema can be registered."""
+    """The proposed schema leaves out metadata and the envelope of a data event, so it can be registered."""
     metadata = {"eid": "105a76d8-db49-4144-ace7-e683e8f4ba46", "occurred_at": "2026-11-21T12:00:00Z"}
     data = {"metadata": metadata, "data_type": "x", "data_op": "C", "data": {"a": 1}}
     file = tmp_path / "events.ndjson"
@@ -162,7 +162,7 @@ def test_events_of_an_event_type(run, api):
 
 @pytest.mark.parametrize("models", Models)
 def test_schemas_of_models(run, tmp_path, monkeypatch, models):
-    """The types that are generated from a schema have a schema that accepts the same events."""
+    """Generating types from a schema, and a schema from these types, yields a schema that accepts the same events."""
     declarations = read_declarations([an_event_type(RICH, category=Category.BUSINESS)])
     (tmp_path / f"shop_{models}.py").write_text(write_python(declarations, models))
     monkeypatch.chdir(tmp_path)
@@ -259,7 +259,7 @@ def test_examples_are_valid_and_violations_break_one_rule(seed):
 
 
 def test_most_schemas_have_examples_and_most_rules_can_be_broken():
-    """Only rare cases are omitted: schemas that contradict themselves, and rules that others imply."""
+    """Only rare cases have no example or violation: schemas that contradict themselves, and rules that others imply."""
     made, found, unbroken = [], 0, 0
     for seed in range(60):
         schema = RandomSchemas(Random(seed)).root().schema
@@ -311,7 +311,7 @@ LATER_KEYWORDS = {
 
 @pytest.mark.parametrize("keyword", [*KEYWORDS, *LATER_KEYWORDS])
 def test_every_keyword_is_broken(keyword):
-    """At least one event breaks only this rule."""
+    """For each keyword, at least one violation breaks only that rule."""
     schema = {"type": "object", "properties": {"value": {**KEYWORDS, **LATER_KEYWORDS}[keyword]}, "required": ["value"]}
     if keyword in LATER_KEYWORDS:
         schema["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -332,7 +332,7 @@ def test_texts_match_patterns(pattern):
 
 
 def test_examples_can_be_published(run, api):
-    """The broker accepts unchanged examples of each category, also a second time; it refuses invalid ones."""
+    """The broker accepts the examples of each category unchanged, even a second time, and refuses the violations."""
     for category in ("undefined", "business", "data"):
         strategies = [] if category == "undefined" else ["metadata_enrichment"]
         definition = a_definition(schema=RICH, category=category, enrichment_strategies=strategies)
@@ -365,7 +365,7 @@ def test_examples_can_be_published(run, api):
     ],
 )
 def test_hostile_schemas_end(run, tmp_path, schema, message):
-    """A schema without examples costs bounded work, and gets a sentence."""
+    """A hostile schema costs bounded work, and is refused with a sentence."""
     (tmp_path / "hostile.json").write_text(json.dumps({"type": "object", **schema}))
     done = run("schema", "example", str(tmp_path / "hostile.json"))
 
@@ -374,7 +374,7 @@ def test_hostile_schemas_end(run, tmp_path, schema, message):
 
 
 def test_a_large_schema_ends():
-    """A large schema has examples within seconds, and the first rules are broken."""
+    """A large schema gets examples within seconds, and violations of its first rules."""
     schema = {"type": "object", "properties": {f"m{number}": {"type": "string"} for number in range(1_500)}}
     violations = break_rules(schema, make_examples(schema, 1))
 

@@ -17,7 +17,7 @@ schema: {{"type": "json_schema", "schema": "{{}}"}}
 
 @pytest.fixture(scope="module")
 def delivering_broker():
-    """A broker that delivers to this machine."""
+    """A broker that may deliver to sinks on this machine."""
     with delivering_quickly(), Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
         yield own
 
@@ -66,7 +66,7 @@ def test_a_sink_gets_events_once_it_is_set(run_against_delivering_broker, subscr
 
 
 def test_a_sink_is_set_from_a_file(run_against_delivering_broker, subscription, receiver, tmp_path):
-    """A file has the whole sink; options and a file exclude each other."""
+    """A file may have the whole sink; options and a file exclude each other."""
     (tmp_path / "sink.yaml").write_text(f"type: http\nurl: {receiver.url}\nbatch_limit: 7\n")
     file = str(tmp_path / "sink.yaml")
 
@@ -116,7 +116,7 @@ def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver)
 
 
 def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscription, receiver):
-    """The output for a sink with failed deliveries begins with the failure, and otherwise stays the same."""
+    """If deliveries to a sink have failed, the output begins with the last failure, and is otherwise the same."""
     subscription, name = subscription
     receiver.decide = lambda _: 500
     run_against_delivering_broker("sinks", "set", subscription, "--to", receiver.url)
@@ -141,7 +141,7 @@ def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscriptio
 
 
 def test_a_secret_is_rotated(run_against_delivering_broker, subscription, receiver):
-    """Only the new secret is on standard output, so that a script can store it."""
+    """Standard output has only the new secret, so a script can store it."""
     first = run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json[
         "secret"
     ]

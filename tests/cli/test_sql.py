@@ -32,7 +32,7 @@ def test_rows_are_printed_in_three_forms(run, numbers_event_type):
 
 
 def test_values_of_all_types_are_written(run):
-    """Numbers keep their digits, moments are in UTC, and lists and objects are JSON. (Q9)"""
+    """Numbers keep their digits, timestamps are in UTC, and lists and objects are JSON. (Q9)"""
     query = """
         select 12345678901234567890123 as a, 1.10 as b, timestamptz '2026-11-20 12:00:00+02' as c, [1, null] as d,
             {'x': date '2026-11-20'} as e, map {'k': 'v'} as f, null as g, true as h, 'nan'::double as i,
@@ -74,7 +74,7 @@ def test_unusual_values_are_texts(run, value, text):
 
 
 def test_a_moment_that_python_does_not_know_is_refused(run):
-    """The message says to cast it. (Q9)"""
+    """A timestamp outside Python's range is refused, and the message says to cast it. (Q9)"""
     for value in ("date '290000-01-01'", "'infinity'::timestamp"):
         refused = run("sql", f"select {value}", "--json")
         assert (refused.code, refused.out) == (2, "")
@@ -108,7 +108,7 @@ def test_the_exit_code_says_what_happened(run, numbers_event_type):
 
 
 def test_a_terminal_obeys_nothing(run):
-    """Characters that a terminal would interpret are replaced, and escaped in JSON."""
+    """Characters that a terminal would interpret are replaced or, in JSON, escaped."""
     assert "\x1b" not in run("sql", "select chr(27) || '[31m' as x").out
     assert json.loads(run("sql", "select chr(155) as x", "--json").out) == {"x": "\x9b"}
     assert "\x9b" not in run("sql", "select chr(155) as x", "--json").out
@@ -144,7 +144,7 @@ def test_a_data_folder_is_asked_without_a_broker(run, folder):
 
 
 def test_a_folder_without_a_data_file_is_refused(run, tmp_path):
-    """A folder that is not a data folder stays unchanged. (Q17)"""
+    """A folder without a data file is refused, and stays unchanged. (Q17)"""
     refused = run("sql", "--data", str(tmp_path / "nothing"), "select 1", url=None)
     assert refused.code == 2
     assert "no nakadi.db" in refused.err

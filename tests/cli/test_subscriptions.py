@@ -86,7 +86,7 @@ def test_subscriptions_are_listed_by_lag(run, numbers_event_type, owner, monkeyp
 
 @pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
 def test_a_subscription_begins_where_it_is_asked_to(run, numbers_event_type, owner, start, count):
-    """`--from` is the beginning, the end, or a time."""
+    """`--from` takes the beginning, the end, or a time."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", start)
 
     assert len(run("consume", identity, "--no-follow").lines) == count
@@ -116,7 +116,7 @@ def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers_e
 
 
 def test_lag_is_shown_and_watched(run, numbers_event_type, owner, monkeypatch):
-    """`lag` counts the events that wait in each partition, and `--watch` repeats that until Ctrl-C."""
+    """`lag` counts the waiting events of each partition, and `--watch` repeats that until Ctrl-C."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     before = run("subscriptions", "lag", identity)
     run("consume", identity, "-n", "10")
@@ -128,7 +128,7 @@ def test_lag_is_shown_and_watched(run, numbers_event_type, owner, monkeypatch):
             raise KeyboardInterrupt
 
     once = run("subscriptions", "lag", identity)
-    # Replace only this command's pauses: threads of the broker pause as well.
+    # Replace only this command's pauses, because threads of the broker pause, too.
     monkeypatch.setattr(subscription_commands, "sleep", wait)
     watched = run("subscriptions", "lag", identity, "--watch", "--every", "7")
 
@@ -141,7 +141,7 @@ def test_lag_is_shown_and_watched(run, numbers_event_type, owner, monkeypatch):
 
 
 def test_lag_leads_to_the_first_event_that_waits(run, numbers_event_type, owner):
-    """`tail` from the cursor that `lag` shows begins with the first event that is not committed."""
+    """`tail`, started at the cursor that `lag` shows, begins with the first event that is not committed."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
     table = run("subscriptions", "lag", identity).out.splitlines()
@@ -154,7 +154,7 @@ def test_lag_leads_to_the_first_event_that_waits(run, numbers_event_type, owner)
 
 
 def test_lag_is_shown_of_a_blocked_subscription(run, numbers_event_type, owner):
-    """While the event type is blocked, `lag` shows no cursors, but the number of waiting events."""
+    """While the event type is blocked, `lag` shows the number of waiting events, but no cursors."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
     assert run("admin", "block", "CONSUMER_ET", numbers_event_type).code == 0
@@ -175,7 +175,7 @@ def test_ctrl_c_is_not_overlooked(run, numbers_event_type, owner, monkeypatch, r
     threads, ended = [], []
 
     def wait(seconds):
-        # This does not end a waiting call, just like a signal that comes just before the call.
+        # Like a signal that comes just before a call, this does not end a call that waits.
         threads.append(threading.Timer(0.1, _thread.interrupt_main))
         threads[0].start()
         time.sleep(seconds)
@@ -244,7 +244,9 @@ def test_offsets_of_unknown_partitions_are_refused(run, numbers_event_type, owne
 
 
 def test_an_objective_is_set_shown_and_removed(run, numbers_event_type, owner):
-    """`objective` sets it and shows how it is met; without an objective, it fails, and an incomplete one is refused."""
+    """`objective` sets an objective, shows how it is met, and removes it. It fails if there is none, and refuses an
+    incomplete one.
+    """
     subscription = created_by(run, numbers_event_type, "--owner", owner)
     done = run("subscriptions", "objective", subscription, "--percent", "99.5", "--within", "30", "-o", "json")
     assert (done.json["percent"], done.json["within_seconds"], done.json["pressure"]) == (99.5, 30, 0)

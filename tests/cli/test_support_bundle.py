@@ -30,7 +30,7 @@ SECRETS = (
     "bmFrYWRpLXNpbmstc2VjcmV0",
     JWT,
 )
-"""Each is planted in at least one place."""
+"""The secrets that tests put in at least one place each."""
 
 LOG = f"""2026-11-27T06:00:00Z INFO nakadi.access GET /event-types 200
 2026-11-27T06:00:01Z DEBUG Authorization: Bearer {JWT}
@@ -100,7 +100,7 @@ def test_a_bundle_has_what_helps(run, planted_secrets, tmp_path):
 
 
 def test_a_bundle_has_no_secrets(run, planted_secrets, tmp_path):
-    """No secret is in any file of the bundle, wherever it occurs; the text around it is kept."""
+    """No file of the bundle has a secret, wherever it occurs; the text around it stays."""
     file = tmp_path / "bundle.tar.gz"
     assert run("support-bundle", "-f", str(file), "--log", str(planted_secrets)).code == 0
 
@@ -116,7 +116,7 @@ def test_a_bundle_has_no_secrets(run, planted_secrets, tmp_path):
 
 
 def test_the_token_of_a_context_is_not_in_it(run, broker, tmp_path):
-    """A token that comes from a context is removed from logs, too."""
+    """The token of a context is removed from the bundled logs, too."""
     assert run("contexts", "set", "here", "--url", broker.url, "--token", "tok-of-a-context").code == 0
     (tmp_path / "log").write_text("called with tok-of-a-context\n")
     file = tmp_path / "bundle.tar.gz"

@@ -89,7 +89,7 @@ def url_of_broker_with_tables(tmp_path_factory):
 
 
 def test_runs_are_listed(run, url_of_broker_with_tables):
-    """Each run is a line; in YAML, it includes its reasons. (T1, T2)"""
+    """Each run is a line; in YAML, a run also has its reasons. (T1, T2)"""
     head, line = (
         row.split() for row in run("tables", "runs", "order.placed", url=url_of_broker_with_tables).out.splitlines()
     )
@@ -102,7 +102,7 @@ def test_runs_are_listed(run, url_of_broker_with_tables):
 
 
 def test_objectives_are_listed(run, url_of_broker_with_tables):
-    """Each table is a line with both windows; a pattern selects some tables. (T15)"""
+    """Each table is a line with both windows; a pattern selects tables. (T15)"""
     head, first, second = run("tables", "objectives", "order.p*", url=url_of_broker_with_tables).out.splitlines()
     columns = ["EVENT TYPE", "OBJECTIVE", "BURN 1 H", "BURN 1 D", "PRESSURE", "SLOWEST", "LAG"]
     assert head.split() == " ".join(columns).split()
@@ -113,7 +113,7 @@ def test_objectives_are_listed(run, url_of_broker_with_tables):
 
 
 def test_a_source_of_dbt_is_written(run, url_of_broker_with_tables, tmp_path):
-    """The source has each table with its columns, their descriptions and the personal data. (T11)"""
+    """The dbt source has each table with its columns, their descriptions, and which have personal data. (T11)"""
     file = tmp_path / "nakadi.yml"
     assert (
         run("tables", "dbt", "--database", "events", "--to", str(file), url=url_of_broker_with_tables).err

@@ -26,7 +26,7 @@ def numbers_event_type(api):
 
 
 def test_all_partitions_are_read_from_the_beginning(run, numbers_event_type):
-    """`--from begin --no-follow` prints everything there is, each event a line, and ends."""
+    """`--from begin --no-follow` prints all existing events, one per line, and ends."""
     found = run("tail", numbers_event_type, "--from", "begin", "--no-follow").lines
 
     assert sorted(event["n"] for event in found) == list(range(40))
@@ -43,12 +43,12 @@ def test_numbers_keep_all_of_their_digits(run, api):
 
 
 def test_nothing_is_there_behind_the_end(run, numbers_event_type):
-    """From the end, without following, there is nothing to read."""
+    """From the end, without following, the command prints nothing and ends."""
     assert run("tail", numbers_event_type, "--no-follow").lines == []
 
 
 def test_events_are_chosen_by_a_condition(run, numbers_event_type):
-    """`--where` skips events that do not match, and `-n` ends after this number of matching ones."""
+    """`--where` skips events that do not match, and `-n` counts only matching ones."""
     found = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--where", "n >= 10 and n < 13").lines
 
     assert sorted(event["n"] for event in found) == [10, 11, 12]
@@ -97,7 +97,7 @@ def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell
         assert json.loads(process.stdout.readline())["n"] == 40
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
-    # It ends by the signal, which shells show as 130.
+    # The process ends by the signal, which shells show as 130.
     assert process.returncode == -signal.SIGINT
     assert said.strip() == ""
 
@@ -116,7 +116,7 @@ def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell
     ],
 )
 def test_a_place_to_start_is_understood(text, start):
-    """Words, times, ages and offsets name a place to start."""
+    """`--from` understands words, times, ages and offsets."""
     assert parse_start(text, NOW) == start
 
 
@@ -128,7 +128,9 @@ def test_what_is_no_place_to_start_is_refused(text):
 
 
 def test_events_are_shown_as_cloud_events(run, numbers_event_type):
-    """Each event has its place in every output format, and conditions apply to CloudEvents. (E20, E21)"""
+    """Each CloudEvent comes with its position in every output format, and conditions apply to CloudEvents. (E20,
+    E21)
+    """
     arguments = ("tail", numbers_event_type, "--from", "begin", "--no-follow", "--cloudevents", "--where", "data.n < 5")
     found = run(*arguments).lines
     assert sorted(each["data"]["n"] for each in found) == list(range(5))

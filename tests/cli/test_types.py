@@ -1,4 +1,4 @@
-"""The output of `nakadi types`, its sources, and that no name becomes code."""
+"""`nakadi types`: its sources and its output, in which no name becomes code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORDER_PLACED = str(ROOT / "events/event_types/order.placed.json")
 def python_names(declarations: Declarations, models: Models) -> dict[str, type]:
     """Run a module of generated types as if it were imported."""
     module = ModuleType(f"generated_types_{next(NUMBERS)}")
-    # pydantic, msgspec and dataclasses look names up in this module.
+    # pydantic, msgspec and dataclasses look up names in this module.
     sys.modules[module.__name__] = module
     exec(compile(write_python(declarations, models), module.__name__, "exec"), module.__dict__)
     return module.__dict__
@@ -56,7 +56,7 @@ def round_trip(models: Models, kind: type, event: object) -> object:
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten_modules():
-    """No generated module outlives these tests."""
+    """Remove the generated modules after the tests."""
     yield
     for name in [each for each in sys.modules if each.startswith("generated_types_")]:
         del sys.modules[name]
@@ -180,7 +180,7 @@ def test_events_survive_types_of_python(models):
 
 
 def test_dataclasses_read_events():
-    """A dataclass has the members of an event, if their names are allowed in Python."""
+    """A dataclass has those members of an event whose names Python allows."""
     names = python_names(read_declarations([an_event_type(RICH)]), Models.DATACLASS)
     [event] = make_examples(RICH, 1)
 
@@ -236,7 +236,9 @@ def test_hostile_files_are_refused(run, tmp_path, text):
 
 
 def test_references_that_multiply_are_refused():
-    """Each level of properties names the next one twice: the types would never end."""
+    """If each level of properties refers to the next one twice, the number of types would explode, so the schema is
+    refused.
+    """
     definitions = {
         f"d{number}": {
             "items": {"anyOf": [{"$ref": f"#/definitions/d{number + 1}"}, {"$ref": f"#/definitions/d{number + 1}"}]}
@@ -254,7 +256,7 @@ def test_references_that_multiply_are_refused():
 
 
 def test_too_many_members_for_java():
-    """A class of the JVM cannot have so many members, and the message says so."""
+    """A schema with more members than a class of the JVM can have is refused, and the message says so."""
     wide = read_declarations([an_event_type({"properties": {f"m{number}": {} for number in range(300)}})])
 
     for write in (lambda: write_kotlin(wide, None), lambda: write_java(wide, None, "Events")):
@@ -313,7 +315,7 @@ TOKENS = {
 
 @given(HOSTILE_SCHEMAS, HOSTILE_TEXTS, st.sampled_from(sorted(WRITERS)))
 def test_no_name_becomes_code_elsewhere(schema, name, language):
-    """Outside of literals and comments there are only words and the signs of declarations."""
+    """Outside literals and comments, the output has only words and the punctuation of declarations."""
     text = WRITERS[language](read_declarations([an_event_type({"properties": {"a": schema}}, name)]))
     if language == "java":  # Java's compiler translates these escapes before anything else
         text = re.sub(r"(?<!\\)((?:\\\\)*)\\u+([0-9a-fA-F]{4})", lambda found: found[1] + chr(int(found[2], 16)), text)
@@ -329,21 +331,25 @@ def test_no_name_becomes_code_elsewhere(schema, name, language):
      '"""', "# fmt: off", "x" * 99 + " type: ignore", "a\nb", "1. x", "- x"],
 )  # fmt: skip
 def test_no_comment_is_a_directive(text):
-    """Tools read instructions from comments, and gofmt reads lists; none of a schema's texts begins like one."""
+    """Tools read instructions in comments, and gofmt reads lists there; no text of a schema begins a comment like
+    that.
+    """
     for line in comment_lines(text):
         assert not re.match(r"(type:|\+build|go:|-|@|noqa|#|[0-9]+\.)", line)
         assert not re.search(r'\*/|"""|\\\\|\n', line)
 
 
 def choices_in(schema: dict) -> list[str]:
-    """The values of the choices of types whose members have names, without empty ones."""
+    """The values of the enumerated types in the schema, without empty ones."""
     if "enum" in schema:
         return [each for each in schema["enum"] if all(schema["enum"])]
     return [each for name, member in schema.get("properties", {}).items() if name for each in choices_in(member)]
 
 
 def test_hostile_names_survive():
-    """Every name is still the one in JSON, however its identifier is spelled. msgspec supports names without quotes."""
+    """Each member keeps its name in JSON, however its identifier is spelled. msgspec supports only names without
+    quotes.
+    """
     schema = a_hostile_schema()
     declarations = read_declarations([an_event_type(schema)])
     event = {name: each["enum"][0] for name, each in schema["properties"].items() if name and "enum" in each}

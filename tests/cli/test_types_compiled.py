@@ -1,4 +1,4 @@
-"""Generated types, checked by the tools of their languages: they compile, and events survive them."""
+"""The tools of each language compile the generated types, and events survive them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ without_dates = pytest.mark.parametrize("given", [USUAL, STRANGE], ids=["usual",
 
 
 def run(command: Sequence[str | Path], folder: Path, stdin: str = "") -> str:
-    """Run a tool, and return its output, which a failure shows."""
-    # HOME is for the cache of Go, which keeps its compiled library there.
+    """Run a tool, and return its output; if it fails, the error shows the output."""
+    # Go caches its compiled library below HOME.
     environment = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), "LANG": "C.UTF-8", "GOFLAGS": "-mod=mod"}
     done = subprocess.run(
         command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=500
@@ -60,7 +60,7 @@ def run(command: Sequence[str | Path], folder: Path, stdin: str = "") -> str:
 
 
 def round_trip(command: Sequence[str | Path], folder: Path) -> None:
-    """Have a program read the events and write them again."""
+    """Let a program read the events and write them again, and compare."""
     lines = "".join(f"{json.dumps(each)}\n" for each in EVENTS)
     written = run(command, folder, stdin=lines)
     assert [json.loads(line) for line in written.splitlines()] == EVENTS
@@ -74,7 +74,7 @@ def require_tools(*tools: str | Path) -> None:
 
 @pytest.mark.long("tests/cli/test_types.py::test_events_survive_types_of_python")
 def test_types_of_python_are_typed(tmp_path):
-    """mypy finds no fault in strict mode."""
+    """mypy in strict mode finds no fault in types for Python."""
     for given, has_native_dates in (USUAL_TEXT, USUAL_DATES, STRANGE_TEXT):
         for models in Models:
             if models is not Models.DATACLASS or not has_native_dates:
@@ -89,7 +89,7 @@ def test_types_of_python_are_typed(tmp_path):
 @pytest.mark.long("tests/cli/test_types.py::test_no_name_becomes_code_elsewhere")
 @without_dates
 def test_types_of_typescript_compile(tmp_path, given):
-    """The compiler finds no fault in strict mode, and takes events for their types, to the last member."""
+    """The compiler in strict mode finds no fault, and accepts events as values of their types, to the last member."""
     require_tools(NODE, TSC)
     (tmp_path / "events.ts").write_text(write_typescript(given))
     if given is USUAL:

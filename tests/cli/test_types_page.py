@@ -1,4 +1,4 @@
-"""The examples of `docs/types.md` are run, in their order, against a broker."""
+"""The examples of `docs/types.md` work, in their order, with a broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_example_runs(run, api, tmp_path, monkeypatch):
 
 
 def run_line(run, line, folder):
-    """Run commands with pipes between them, and perhaps a file at the end; return their output."""
+    """Run a line of commands with pipes, and perhaps a file at its end, and return the output."""
     commands, _, file = line.partition(" > ")
     done = None
     for command in commands.split(" | "):

@@ -1,4 +1,4 @@
-"""Answers in all their forms are read."""
+"""Reads answers in all their forms."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ def test_retry_after_is_seconds_or_a_date(header, seconds):
 
 
 def test_items_are_those_of_the_batch():
-    """Only a list with an item for each event is a list of outcomes."""
+    """Only a list with one item for each event counts as the outcomes of a batch."""
     items = b'[{"publishing_status":"failed","step":null,"detail":"no","eid":""}]'
     assert Answer(422, items).item_results(1)[0].detail == "no"
     assert Answer(422, items).item_results(2) is None

@@ -17,7 +17,9 @@ def offset_text(number, timeline=1):
     data=st.data(),
 )
 def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
-    """This holds for any missing numbers, and for any known place before the batch."""
+    """A commit of a part of a batch covers only finished events, for any missing numbers and any known position
+    before the batch.
+    """
     before = data.draw(st.integers(-1, numbers[0] - 1))
     batch = Batch(numbers, Cursor("0", offset_text(numbers[-1]), "t"), "s", before=offset_text(before))
     loop = iter(batch)
@@ -32,8 +34,9 @@ def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
 
 @pytest.mark.parametrize("before", [None, "", "BEGIN", offset_text(1, timeline=2), "5"])
 def test_nothing_is_said_where_the_place_before_is_unknown(before):
-    """If the place before is in another timeline, the batch does not say how many events are missing: each timeline has
-    its own numbers."""
+    """If the position before the batch is in another timeline, the batch does not say how many events are missing,
+    because each timeline has its own numbers.
+    """
     batch = Batch([1, 2], Cursor("0", offset_text(9), "t"), "s", before=before)
     for _ in batch:
         assert batch.cursor_of_progress() is None

@@ -1,4 +1,4 @@
-"""Requests end in a value, with the current token, over pools, proxies and TLS."""
+"""Requests return an answer or `NoAnswer`, use the current token, and work with proxies and TLS."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 
 
 class Tokens:
-    """Provides the next token after one was refused."""
+    """A source that provides the next token after one was refused."""
 
     def __init__(self, *tokens):
         self._tokens = list(tokens)
@@ -78,7 +78,7 @@ def test_what_keeps_an_answer_away_is_a_value(in_loop, fault, sent):
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_a_source_of_tokens_that_fails_is_no_end(in_loop):
-    """The request counts as unanswered, and will be repeated."""
+    """If the source of tokens fails, the request counts as unanswered, so the client will repeat it."""
 
     def fail():
         raise RuntimeError("the vault is closed")
@@ -132,8 +132,8 @@ def test_requests_go_through_a_proxy():
 
 
 def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_path):
-    """A broker with an unknown certificate gets no request. If its authority is given, it does, with threads and with
-    asyncio.
+    """A broker with an unknown certificate gets no request. If its authority is given, it gets one, with threads and
+    with asyncio.
     """
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]

@@ -35,9 +35,9 @@ from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-# A broken stream keeps its partitions for this long if nobody can release them.
+# With this commit timeout, a broken stream keeps its partitions for two seconds if nobody can release them.
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Long enough for commits on a busy machine, so that no event is delivered again.
+# Long enough for commits on a busy machine, so no event is delivered again.
 PATIENT = StreamOptions(commit_timeout=10, batch_limit=20, max_uncommitted_events=100)
 # No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
@@ -65,7 +65,7 @@ def publish(nakadi, numbers):
 
 
 def read(consumer, count, seen=None):
-    """Read until every number was seen. Returns how often each was seen."""
+    """Read until every number has been seen, and return how often each was."""
     seen = Counter() if seen is None else seen
     for batch in consumer:
         seen.update(number_of(event) for event in batch.events)
@@ -80,7 +80,7 @@ def number_of(event):
 
 
 def test_everything_is_read_once_and_committed(nakadi, subscription_to_orders):
-    """A loop gets every event once, and its finished events are committed when it ends."""
+    """A loop gets every event once, and the consumer commits the finished events when the loop ends."""
     with Consumer(nakadi.url, subscription_to_orders) as consumer:
         assert read(consumer, 300) == Counter(range(300))
         assert sum(consumer.lag().values()) == 0
@@ -96,7 +96,7 @@ def test_events_are_of_the_model(nakadi, subscription_to_orders, model):
 
 
 def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, subscription_to_orders):
-    """After a `break` or an exception, the batch comes again, unless it was marked as done."""
+    """After a `break` or an exception, the current batch comes again, unless the loop has marked it as done."""
     first = []
     for batch in consume(nakadi.url, subscription_to_orders, options=QUICK):
         first = [event["n"] for event in batch]
@@ -112,7 +112,7 @@ def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, subscri
     "policy", [CommitPolicy(events=40), CommitPolicy(seconds=0.2), CommitPolicy(events=1_000_000, seconds=0.1)]
 )
 def test_commits_are_made_after_so_many_events_or_seconds(nakadi, subscription_to_orders, policy):
-    """A policy needs fewer commits than there are batches, and forgets none."""
+    """With a commit policy, a consumer makes fewer commits than there are batches, and still commits everything."""
     with Consumer(nakadi.url, subscription_to_orders, options=PATIENT, commit=policy) as consumer:
         read(consumer, 300)
         health = consumer.health()
@@ -229,7 +229,7 @@ def test_an_event_that_does_not_fit_is_skipped(nakadi, subscription_to_orders):
 
 
 def test_an_event_that_does_not_fit_is_parked(nakadi, subscription_to_orders):
-    """A parked event is in another event type, with the reason, before its batch is committed."""
+    """The consumer publishes a poison event to another event type, with the reason, before it commits the batch."""
     nakadi.create_event_type("parked")
     publish(nakadi, ["bad", 300])
     with Consumer(nakadi.url, subscription_to_orders, model=PydanticOrder, on_poison=Park("parked")) as consumer:
@@ -241,7 +241,7 @@ def test_an_event_that_does_not_fit_is_parked(nakadi, subscription_to_orders):
 
 
 def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, subscription_to_orders):
-    """If nothing can be parked, no event is skipped: the batch is not committed."""
+    """If the poison event cannot be parked, the consumer ends, and does not commit the batch."""
     publish(nakadi, ["bad"])
     with pytest.raises(Refused, match="nowhere"):
         for _ in consume(nakadi.url, subscription_to_orders, model=Order, on_poison=Park("nowhere")):
@@ -283,7 +283,7 @@ def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscrip
 def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, subscription_to_orders):
     """Work that takes longer than the commit timeout is neither given to another consumer nor repeated."""
     seen = Counter()
-    # On a busy machine, a sign of life may be more than a second late.
+    # On a busy machine, an extension of the timeout may be more than a second late.
     with Consumer(
         nakadi.url, subscription_to_orders, options=StreamOptions(commit_timeout=3, batch_limit=100)
     ) as consumer:
@@ -306,7 +306,7 @@ def test_a_consumer_of_nothing_says_so(nakadi):
 
 
 def test_health_and_lag_are_numbers(nakadi, subscription_to_orders):
-    """Monitoring sees the stream, the finished events, and the remaining ones."""
+    """The consumer's health has the open streams, and the numbers of finished and remaining events."""
     with Consumer(nakadi.url, subscription_to_orders, options=QUICK) as consumer:
         for batch in consumer:
             assert sum(consumer.lag().values()) == 300
@@ -331,7 +331,7 @@ print("ended", flush=True)
 
 
 def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
-    """At SIGTERM, the current batch is finished and committed, and no other batch is taken."""
+    """At SIGTERM, a consumer finishes and commits the current batch, and takes no other."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
@@ -349,7 +349,9 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subsc
 
 
 def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription_to_orders):
-    """Batches that the application received are committed, and the next consumer continues after them."""
+    """A consumer with a limit, or without following, commits the batches that it handed out, and the next consumer
+    continues after them.
+    """
     first = [
         event["n"]
         for batch in consume(nakadi.url, subscription_to_orders, limit=70, options=PATIENT)
@@ -365,7 +367,9 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
-    """The current batch and the handled ones come again, and later events are not reported as trouble."""
+    """After an abort, the current batch and the handled, uncommitted ones come again, and the consumer reports no
+    trouble.
+    """
     told = []
     with Consumer(
         nakadi.url, subscription_to_orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
@@ -379,7 +383,7 @@ def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orde
 
 
 def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, subscription_to_orders):
-    """Each failure is reported in the thread of the loop; when patience ends, the consumer raises the last error."""
+    """The consumer reports each failure in the loop's thread, and raises the last error when its patience ends."""
     with Network(nakadi.url) as network:
         network.go_down()
         told = []

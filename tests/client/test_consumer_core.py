@@ -53,7 +53,7 @@ def keep_alive(partition, number):
 
 
 def test_damage_ends_a_consumer_when_its_patience_does():
-    """Until then, events of other partitions are handed out, and the damage is reported once."""
+    """Until its patience ends, a consumer hands out events of other partitions, and reports the damage once."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
     damage = msgspec.json.encode(
         {**msgspec.json.decode(keep_alive("0", 3)), "info": {"debug": "Offsets 4 to 7", "unreadable": True}}
@@ -74,14 +74,14 @@ def test_damage_ends_a_consumer_when_its_patience_does():
 
 
 class SimulatedBroker:
-    """A broker with two partitions that have gaps in their numbers, and all that may happen to its client."""
+    """A broker with two partitions that have gaps in their numbers, and everything that may happen to a client."""
 
     def __init__(self, seed, *, extends, policy):
         self.random = random.Random(seed)
         self.extends = extends
         options = StreamOptions(commit_timeout=10, batch_flush_timeout=1)
         self.core = ConsumerCore(options, policy, self.random.random)
-        # Numbers of the events of each partition: some are missing.
+        # The numbers of the events in each partition, of which some are missing.
         self.log = {partition: [n for n in range(40) if self.random.random() < 0.8] or [0] for partition in ("0", "1")}
         self.committed = {"0": -1, "1": -1}
         self.handled = {"0": set(), "1": set()}
@@ -118,7 +118,7 @@ class SimulatedBroker:
         elif self.random.random() < 0.2:
             self.core.handle_refusal(self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
         else:
-            # Events that the earlier connection had not committed are sent again.
+            # The broker sends events again that the earlier connection had not committed.
             self.live.clear()
             self.streams += 1
             self.connected = f"s{self.streams}"
@@ -144,7 +144,7 @@ class SimulatedBroker:
 
     def work(self):
         if self.in_hand is not None:
-            # A loop over the batch continues, and ends.
+            # The loop over the batch continues to its end.
             batch, rest = self.in_hand
             if next(rest, None) is None:
                 self.finish(batch)
@@ -198,7 +198,7 @@ class SimulatedBroker:
         self.now += self.random.choice([0.01, 0.1, 1.0, 3.0])
 
     def check(self):
-        """Only events that a loop has finished are committed."""
+        """Check that only events that a loop has finished are committed."""
         for partition, number in self.committed.items():
             unhandled = {n for n in self.log[partition] if n <= number} - self.handled[partition]
             batch = self.in_hand[0] if self.in_hand else None
@@ -217,7 +217,7 @@ def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, 
     """Whatever breaks at any time, a commit covers only handled events, and eventually everything is committed."""
     world = SimulatedBroker(seed, extends=extends, policy=policy)
     world.run(400)
-    # Some worlds need more than twenty rounds.
+    # Some seeds need more than twenty rounds.
     for _ in range(100):
         world.run(400)
         if world.is_done():
@@ -246,7 +246,7 @@ def trouble_of(core, now=0.0):
 
 
 def test_a_batch_is_committed_when_it_is_done():
-    """Nothing is committed before the batch is done, and the commit names the place and the stream."""
+    """Nothing is committed before the batch is done; the commit names the cursor and the stream."""
     core = open_core()
     core.handle_line(stream_line("0", [0, 1]), 0.0)
     batch = next_batch(core)
@@ -260,7 +260,7 @@ def test_a_batch_is_committed_when_it_is_done():
 
 
 def test_batches_that_are_done_together_share_a_commit():
-    """Right after a commit, the next one takes everything done meanwhile, with the last cursor of each partition."""
+    """The next commit covers everything finished during the last one, with the last cursor of each partition."""
     core = open_core()
     for numbers in ([0], [1], [2]):
         core.handle_line(stream_line("0", numbers), 0.0)
@@ -290,7 +290,7 @@ def test_a_commit_that_got_no_answer_is_made_again():
 
 
 def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
-    """The later cursor of a partition is committed, not the one without an answer."""
+    """A repeated commit has the latest cursor of each partition, not the one that got no answer."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -303,7 +303,7 @@ def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
 
 
 def test_a_stream_that_takes_no_commits_is_dropped():
-    """After 422, nothing more of the stream is handed out, and its connection must be closed."""
+    """After a commit gets 422, the consumer hands out nothing more of the stream, and closes its connection."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -318,7 +318,7 @@ def test_a_stream_that_takes_no_commits_is_dropped():
 
 
 def test_work_that_takes_long_is_told_to_the_broker():
-    """The stream is extended repeatedly, each time before the commit timeout."""
+    """While work takes long, the consumer extends the stream repeatedly, each time before the commit timeout."""
     core = open_core(commit_timeout=10)
     core.handle_line(stream_line("0", [0]), 0.0)
     next_batch(core)
@@ -330,7 +330,9 @@ def test_work_that_takes_long_is_told_to_the_broker():
 
 
 def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
-    """If streams cannot be extended, a part of the batch is committed, but never more than the loop has finished."""
+    """If the broker cannot extend streams, the consumer commits a part of the batch, but never more than the loop
+    has finished.
+    """
     core = open_core(commit_timeout=10)
     core.handle_line(stream_line("0", [3, 5, 9]), 0.0)
     batch = next_batch(core)
@@ -350,7 +352,9 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
 
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
-    """The batch in progress when the connection broke is committed on the old stream, which is then left."""
+    """The consumer commits the batch that was in progress when the connection broke on the old stream, and then
+    leaves it.
+    """
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -367,7 +371,7 @@ def test_a_stream_that_broke_off_takes_commits_and_is_left():
 
 
 def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left():
-    """After the stop, nothing more is handed out, and the last commit precedes the release of the stream."""
+    """After a stop, the consumer hands out nothing more, commits the current batch, and then leaves the stream."""
     core = open_core(CommitPolicy(seconds=100))
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -400,7 +404,7 @@ def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
 
 
 def test_a_commit_by_hand_waits_for_done():
-    """With `by_hand`, the order of marks does not matter: the latest batch of a partition counts."""
+    """With `by_hand`, the order of marks does not matter: the latest marked batch of a partition is committed."""
     core = open_core(BY_HAND)
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -411,7 +415,7 @@ def test_a_commit_by_hand_waits_for_done():
 
 
 def test_a_window_that_is_full_of_handled_events_is_committed():
-    """A commit limit larger than the window does not stop the stream."""
+    """If the commit policy waits for more events than the window holds, a full window is committed anyway."""
     core = open_core(CommitPolicy(events=1_000), max_uncommitted_events=4)
     core.handle_line(stream_line("0", [0, 1]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
@@ -419,7 +423,9 @@ def test_a_window_that_is_full_of_handled_events_is_committed():
 
 
 def test_partitions_that_come_and_go_are_told():
-    """A partition is gained with its first line, and lost with its stream, or when it is silent while others speak."""
+    """A consumer reports a partition as gained with its first line, and as lost with its stream, or when only others
+    send lines.
+    """
     core = open_core(batch_flush_timeout=1)
     core.handle_line(keep_alive("0", -1), 0.0)
     core.handle_line(keep_alive("1", -1), 0.0)
@@ -436,7 +442,7 @@ def test_partitions_that_come_and_go_are_told():
     ("answer", "pause"), [(Answer(409), 0.25), (Answer(503, retry_after=4.0), 4.0), (NoAnswer("down"), 0.05)]
 )
 def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
-    """The pauses depend on the reason of the refusal."""
+    """The pause before the next attempt depends on the reason for the refusal."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     core.connection_step(0.0)
     core.handle_refusal(answer, 0.0)
@@ -445,7 +451,7 @@ def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
 
 
 def test_what_will_never_be_opened_ends_the_consumer():
-    """After some refusals in a row the consumer ends, with the broker's message."""
+    """After some refusals in a row, the consumer ends with the broker's message."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     for now in (0.0, 10.0, 20.0):
         core.connection_step(now)
@@ -456,7 +462,7 @@ def test_what_will_never_be_opened_ends_the_consumer():
 
 
 def test_a_problem_in_the_stream_ends_it():
-    """A line without a cursor is no batch."""
+    """A line without a cursor is a Problem, and ends the stream."""
     core = open_core()
     with pytest.raises(NakadiError, match="went wrong"):
         core.handle_line(b'{"detail":"went wrong"}', 0.0)
@@ -465,8 +471,9 @@ def test_a_problem_in_the_stream_ends_it():
 
 
 def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
-    """Each stream brings the number of events that the limit still allows; after the last event, nothing more is
-    opened or handed out."""
+    """Each stream requests only the events that the limit still allows; after the last one, the consumer opens and
+    hands out nothing more.
+    """
     core = ConsumerCore(StreamOptions(stream_limit=4), EACH_BATCH, lambda: 0.0, limit=5)
     assert core.connection_step(0.0).options.stream_limit == 4
     core.handle_opened_stream("s", 0.0)
@@ -512,7 +519,7 @@ def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
     ],
 )
 def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience):
-    """Each failure is reported; the consumer raises the last failure only when they have lasted too long."""
+    """The consumer reports each failure, and raises the last one only if failures have lasted too long."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=patience)
     core.handle_refusal(answer, 0.0)
     assert trouble_of(core).failures == 1
@@ -529,7 +536,7 @@ def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience)
 
 
 def test_a_stream_that_breaks_at_a_stop_is_no_failure():
-    """Stopping a consumer breaks its connection: the loop ends without an error, whatever the patience."""
+    """Stopping a consumer breaks its connection; the loop ends without an error, even without any patience."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=Patience(without_answer=0))
     core.connection_step(0.0)
     core.handle_opened_stream("s", 0.0)
@@ -539,7 +546,7 @@ def test_a_stream_that_breaks_at_a_stop_is_no_failure():
 
 
 def test_a_commit_that_is_lost_is_told():
-    """Applications learn that events come again, and why."""
+    """If a commit is lost, the application learns that events come again, and why."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
@@ -550,7 +557,9 @@ def test_a_commit_that_is_lost_is_told():
 
 
 def test_after_an_abort_nothing_is_committed():
-    """Handled events and the current ones come again; the connection must be closed."""
+    """After an abort, the consumer commits nothing, and closes the connection, so handled and current events come
+    again.
+    """
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("1", [0]), 0.0)

@@ -1,4 +1,4 @@
-"""All faults at once, in a random order: nothing is lost, and only uncommitted events are handled twice."""
+"""With all faults at once, in a random order, no event is lost, and only uncommitted events are handled twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _FaultyTransport(httpx.HTTPTransport):
 
 
 class ConsumerGroup:
-    """Consumers of one subscription that come and go, and their handled events, in order."""
+    """Consumers of one subscription that come and go, with the events that they have handled, in order."""
 
     def __init__(self, nakadi, gateway):
         self.nakadi, self._gateway = nakadi, gateway
@@ -70,7 +70,7 @@ class ConsumerGroup:
         consumer.close()
 
     def hand_over(self):
-        """Let one more consumer join, and the oldest leave."""
+        """Let another consumer join, and the oldest one leave."""
         self.join()
         self.leave()
         self.hand_overs += 1
@@ -109,11 +109,9 @@ def nakadi():
 
 
 def test_every_fault_at_once(nakadi, record_property):
-    """Parts of batches fail (207), a gateway has no room (503), reads are throttled, answers get lost, lines are torn,
-    and consumers change.
-
-    Every event is acknowledged, and is handled. It is stored twice only if its report says so, and a stream brings
-    nothing that was committed before it began.
+    """Parts of batches fail (207), a gateway is overloaded (503), reads are throttled, answers get lost, lines are cut
+    off, and consumers change. Every event is acknowledged and handled. It is stored twice only if its report says so,
+    and a stream sends nothing that was committed before it began.
     """
     rng = random.Random(SEED)
     faults = nakadi.faults

@@ -17,12 +17,12 @@ def test_lines_are_the_same_however_they_arrive(texts, rest, cuts):
     splitter = LineSplitter()
     places = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
     lines = [line for begin, end in pairwise(places) for line in splitter.feed(whole[begin:end])]
-    # `bytes.splitlines` does not split at U+2028; blank lines do not count.
+    # U+2028 does not separate lines, and blank lines do not count.
     assert lines == [encoded for text in texts if not (encoded := text.encode()).isspace()]
 
 
 def test_a_torn_line_is_no_line():
-    """Text after the last line feed does not count as a line."""
+    """Text after the last line feed of a broken stream does not count as a line."""
     splitter = LineSplitter()
     assert splitter.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert splitter.feed(b":2") == []

@@ -27,7 +27,7 @@ def test_the_examples_of_the_contract(keys, partitions, partition):
 
 
 def test_the_broker_chooses_the_same(nakadi):
-    """Keys of every kind go where the helper says."""
+    """The broker puts keys of every kind into the partition that the helper chooses."""
     nakadi.create_event_type("t", partitions=8, partition_strategy="hash", partition_key_fields=["a", "b"])
     keys = [("é\U0001f600", n) for n in range(20)] + [(None, True), (False, ""), (-1, "x"), ("\u2028", 0)]
     with Producer(nakadi.url, "t", key=key_at("a", "b")) as producer:
@@ -43,7 +43,7 @@ def test_names_of_partitions_are_sorted_as_texts():
 
 
 def test_a_key_is_made_of_the_values_at_paths():
-    """Values of mappings and attributes are read; a missing one is named."""
+    """The helper reads the values at paths of mappings and attributes, and names a missing one."""
     assert key_at("a.b", "c")({"a": {"b": 1}, "c": "x"}) == "1\0x"
     with pytest.raises(BadEvent, match=r"a\.b"):
         key_at("a.b")({"a": {}})

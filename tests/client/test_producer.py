@@ -43,7 +43,7 @@ def numbers(events):
 
 
 def test_events_are_published_with_metadata(nakadi):
-    """Every event is stored in its order, with the metadata that was missing."""
+    """The producer adds missing metadata, and every event is stored in its order."""
     nakadi.create_event_type("sent")
     with Producer(nakadi.url, "sent") as producer:
         deliveries = [producer.send({"n": n}) for n in range(1_000)]
@@ -113,7 +113,7 @@ def test_a_category_without_metadata_gets_none(nakadi):
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_bodies_are_compressed(nakadi, breakable_network, compression):
-    """A batch of equal events is a fraction of its size on the wire."""
+    """A compressed batch of equal events takes a fraction of its size on the wire."""
     nakadi.create_event_type("sent")
     with Producer(breakable_network.url, "sent", compression=compression) as producer:
         for n in range(500):
@@ -122,7 +122,9 @@ def test_bodies_are_compressed(nakadi, breakable_network, compression):
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
-    """The events of a failing partition (207) are resent; each key stays in order, and no event is stored twice."""
+    """The producer sends the events of a failed partition (207) again; each key stays in order, and no event is
+    stored twice.
+    """
     nakadi.create_event_type(
         "sent",
         partitions=4,
@@ -143,8 +145,9 @@ def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
 
 
 def test_a_write_that_timed_out_may_have_stored_the_event(nakadi):
-    """An event that was stored although the broker denied it is stored twice, with one `eid`, and the report says
-    so."""
+    """If the broker reports an event as failed but has stored it, the event is stored twice, with one `eid`, and the
+    report says that this is possible.
+    """
     nakadi.create_event_type("sent")
     nakadi.faults.time_out(event_type="sent")
     with Producer(nakadi.url, "sent") as producer:
@@ -169,7 +172,7 @@ def test_a_refused_event_does_not_stop_the_others(nakadi):
 
 
 def test_an_event_that_is_no_json_to_the_broker_fails_alone(nakadi):
-    """A batch that the broker cannot read (400) is divided until the event is found."""
+    """If the broker cannot read a batch (400), the producer divides it until it finds the event."""
     nakadi.create_event_type("sent")
     with Producer(nakadi.url, "sent", metadata=None) as producer:
         deliveries = [producer.send(whole_event(n)) for n in range(20)]
@@ -188,7 +191,7 @@ def whole_event(n):
 
 
 def test_an_unknown_event_type_fails_the_event(nakadi):
-    """An event that the broker will never accept is reported with the broker's message."""
+    """If the event type does not exist, the report of the event has the broker's message."""
     with Producer(nakadi.url, "nowhere") as producer:
         delivery = producer.send({"n": 1})
     with pytest.raises(Refused, match="nowhere"):
@@ -196,7 +199,7 @@ def test_an_unknown_event_type_fails_the_event(nakadi):
 
 
 def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_network):
-    """While the connection is cut, events wait; none is lost, and the order holds."""
+    """While the connection is cut, events wait; none is lost, and they keep their order."""
     nakadi.create_event_type("sent")
     with Producer(breakable_network.url, "sent", limits=Limits(batch_events=10)) as producer:
         for n in range(100):
@@ -212,7 +215,7 @@ def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_net
 
 
 def test_a_lost_answer_is_an_event_that_may_be_there_twice(nakadi, breakable_network):
-    """If the connection breaks during the answer, the event is sent again with its `eid`."""
+    """If the connection breaks during the answer, the producer sends the event again with the same `eid`."""
     nakadi.create_event_type("sent")
     with Producer(breakable_network.url, "sent") as producer:
         breakable_network.cut_after(20)
@@ -272,7 +275,7 @@ def test_reports_come_to_callbacks(nakadi):
 
 
 def test_events_of_several_threads_arrive(nakadi):
-    """Threads share a producer."""
+    """Several threads may share a producer."""
     nakadi.create_event_type("sent")
     with Producer(nakadi.url, "sent", limits=Limits(in_flight=2), ordered=False) as producer:
         threads = [
@@ -287,7 +290,7 @@ def test_events_of_several_threads_arrive(nakadi):
 
 
 def test_what_is_no_event_is_refused_at_once(nakadi):
-    """Only values that can be written as an object are accepted."""
+    """`send` accepts only values that become a JSON object."""
     with Producer(nakadi.url, "sent") as producer:
         for bad in ([1], "text", {"n": object()}):
             with pytest.raises(BadEvent):
@@ -322,7 +325,7 @@ if sys.argv[2] == "wait":
 
 @pytest.mark.parametrize("ending", ["exit", "wait"])
 def test_a_program_that_ends_delivers_what_it_sent(nakadi, ending):
-    """At the end of a program, and at SIGTERM, events that still linger are sent first."""
+    """At the end of a program, and at SIGTERM, the producer sends its buffered events first."""
     nakadi.create_event_type("sent")
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, ending],

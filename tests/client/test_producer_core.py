@@ -19,12 +19,12 @@ PARTITIONS = 3
 
 
 class SimulatedBroker:
-    """A broker that behaves as in the contract: a partition fails as a whole, and a batch is refused as a whole."""
+    """A broker that follows the contract: a partition fails as a whole, and a batch is refused as a whole."""
 
     def __init__(self, draw) -> None:
         self._draw = draw
         self.stored = []
-        # Copies that were made because there was no clear answer.
+        # Copies that are permitted, because the broker gave no clear answer.
         self.excused = Counter()
 
     def answer_batch(self, deliveries):
@@ -83,8 +83,9 @@ WORDS = ["sent", "stored", "good", "no", "no"]
 
 @given(seed=st.integers(0, 2**32), in_flight=st.integers(1, 4), keys=st.integers(1, 6), quiet=st.booleans())
 def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, quiet):
-    """Whatever a broker answers, in any order: acknowledged events are stored, in the order of their keys, and twice
-    only where an answer left it open."""
+    """Whatever a broker answers, in any order, acknowledged events are stored in the order of their keys, and twice
+    only if an answer left it open.
+    """
     rng = random.Random(seed)
     broker = SimulatedBroker(lambda: "none" if quiet else rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, batch_bytes=200, linger=0.5, in_flight=in_flight, delivery_timeout=1e9)
@@ -103,13 +104,13 @@ def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, 
             assert in_flight > len(on_their_way)
             of_these = {each.key for each in step.deliveries}
             assert not any(each.key in of_these for batch, _ in on_their_way for each in batch.deliveries)
-            # The treatment of the batch and the moment of its answer are independent.
+            # The broker treats the batch now, but the answer arrives at a random later moment.
             on_their_way.append((step, broker.answer_batch(step.deliveries)))
         elif on_their_way and rng.random() < 0.5:
             batch, answer = on_their_way.pop(rng.randrange(len(on_their_way)))
             settled += core.settle(batch, answer, now)
         else:
-            # Time passes in small steps, or to the moment that the core waits for; not to the end of all deliveries.
+            # Time passes in small steps, or to the moment for which the core waits, but not to the delivery timeout.
             now = step.until if step.until is not None and now < step.until < now + 100 else now + 0.1
         if len(settled) == 60:
             break
@@ -135,7 +136,7 @@ def check_outcomes(broker, sent):
 
 
 def check_order(broker):
-    """The first copies of each key's events are in the order in which the application sent them."""
+    """Check that the first copies of each key's events are in the order in which the application sent them."""
     first = defaultdict(list)
     for key, eid in broker.stored:
         if eid not in first[key]:
@@ -146,7 +147,7 @@ def check_order(broker):
 
 @given(seed=st.integers(0, 2**32))
 def test_a_producer_that_stops_lets_nothing_pass_what_failed(seed):
-    """With `stops`, the stored events are the first of those sent, and every event has an outcome."""
+    """With `stops`, exactly the first of the sent events are stored, and every event has an outcome."""
     rng = random.Random(seed)
     broker = SimulatedBroker(lambda: rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, linger=0.5, attempts=3, delivery_timeout=1e9)
@@ -177,7 +178,7 @@ def core_with(count, *, stops=False, **limits):
 
 
 def test_a_batch_waits_for_its_linger_or_its_size():
-    """A few events wait for the linger time; many are sent at once."""
+    """A small batch waits for the linger time; a full one is sent at once."""
     core, _ = core_with(3, batch_events=5, linger=1.0)
     assert core.step(0.5) == Wait(1.0)
     batch = core.step(1.0)
@@ -212,7 +213,7 @@ def test_a_flush_waits_for_no_linger_and_for_nothing_later():
     ],
 )
 def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
-    """After 429 and 503, nothing is sent before `Retry-After`, or before a short pause."""
+    """After 429 and 503, the producer sends nothing before `Retry-After` or, without it, a short pause."""
     core, _ = core_with(3)
     assert core.settle(core.step(1.0), answer, 1.0) == []
     assert core.step(1.0) == Wait(1.0 + pause)
@@ -232,12 +233,14 @@ def test_an_event_is_given_up_after_its_attempts():
     assert str(given_up.outcome) == "The event was not stored in 2 attempts. no room (503)"
     assert isinstance(given_up.outcome.reason, Refused)
     assert given_up.outcome.reason.status == 503
-    # The other one waits for its own first attempt.
+    # The other event waits for its own first attempt.
     assert core.kept_events == 1
 
 
 def test_a_producer_that_stops_at_a_refused_event_resends_nothing_of_its_batch():
-    """The refused event has the reason; its neighbours, and waiting events, are given up."""
+    """The report of the refused event has the reason; the producer gives up the rest of its batch and all waiting
+    events.
+    """
     core, (first, refused, waiting) = core_with(3, stops=True, batch_events=2)
     items = [{"publishing_status": status, "step": "validating"} for status in ("aborted", "failed")]
     core.settle(core.step(1.0), Answer(422, msgspec.json.encode(items)), 1.0)
@@ -260,7 +263,7 @@ def test_a_batch_that_is_too_large_is_halved_and_stays_smaller():
 
 
 def test_bad_events_in_a_row_cost_a_request_each():
-    """In a batch with bad events, the others are not resent for each bad one."""
+    """If a batch has several bad events, the producer does not resend the good ones for each bad one."""
     core, deliveries = core_with(100, batch_events=100)
     requests = events = 0
     while isinstance(batch := core.step(1.0), Batch):
@@ -298,7 +301,7 @@ def test_a_new_event_wakes_a_sender_that_waits_for_a_resting_key():
 
 
 def test_unordered_events_wait_for_nobody():
-    """Without an order, the producer has as many open requests as are allowed."""
+    """Without an order, the producer uses all the requests in flight that it may have."""
     core = ProducerCore(Limits(batch_events=1, in_flight=2), lambda: 0.0)
     for _ in range(3):
         core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
@@ -308,7 +311,7 @@ def test_unordered_events_wait_for_nobody():
 
 
 def test_unordered_events_that_failed_are_not_sent_again_at_once():
-    """A failing partition gets a pause, with an order and without one."""
+    """After a failure of a partition, the producer pauses, even without an order."""
     core = ProducerCore(Limits(batch_events=1), lambda: 0.0)
     core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
     failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
@@ -327,7 +330,7 @@ def test_old_events_are_given_up():
 
 
 def test_a_batch_that_comes_back_after_the_end_is_given_up():
-    """Once a producer has given up waiting events, it does not resend a batch whose answer comes later."""
+    """Once a producer has given up waiting events, it also gives up a batch whose answer comes later."""
     core, [first, second] = core_with(2, batch_events=1)
     batch = core.step(1.0)
     assert core.give_up("The producer was closed.") == [second]
@@ -340,7 +343,7 @@ def test_a_batch_that_comes_back_after_the_end_is_given_up():
 
 
 def test_the_buffer_has_two_limits():
-    """Events and bytes are limited; an event that is larger than the buffer passes through an empty one."""
+    """The buffer limits events and bytes; an event that is larger than the buffer passes when the buffer is empty."""
     core, _ = core_with(2, buffer_events=3, buffer_bytes=20)
     assert core.has_room_for(1)
     assert not core.has_room_for(10)
@@ -351,14 +354,14 @@ def test_the_buffer_has_two_limits():
 
 
 def test_an_impossible_limit_is_refused():
-    """A producer that could never send cannot be created."""
+    """Limits with which a producer could never send are refused."""
     for bad in ({"batch_events": 0}, {"in_flight": 0}, {"linger": -1}, {"buffer_events": 0}):
         with pytest.raises(ValueError, match="must be"):
             Limits(**bad)
 
 
 def test_a_whole_refusal_is_told_to_each_event():
-    """403 and 404 concern every event of the batch, and are not retried."""
+    """403 and 404 are the outcome of every event in the batch, and the producer does not retry."""
     core, deliveries = core_with(2)
     settled = core.settle(core.step(1.0), Answer(403, b'{"detail":"Access denied"}', flow_id="f"), 1.0)
     assert settled == deliveries

@@ -1,4 +1,4 @@
-"""A broker is killed repeatedly, between a producer and a consumer that continue."""
+"""A broker is killed repeatedly while a producer and a consumer continue."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class BrokerProcess:
 
 @pytest.mark.long("tests/client/test_consumer.py::test_a_broker_that_restarts_loses_nothing")
 def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
-    """Every acknowledged event is stored and consumed, in the order of its key; reports say where copies are
-    possible."""
+    """Every acknowledged event is stored and consumed, in the order of its key; the report of an event says if a
+    copy is possible.
+    """
     rng = random.Random(SEED)
     kills = choose_by_suite(3, 40)
     life = BrokerProcess(tmp_path)

@@ -1,4 +1,4 @@
-"""Readers read event types of a real broker, over sockets, with threads and on a loop."""
+"""Readers read event types of a real broker, over sockets, with threads and with asyncio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def orders_event_type(nakadi):
 
 @pytest.fixture(params=[False, True], ids=["threads", "asyncio"])
 def read_batches(request):
-    """A function that reads with threads or on a loop, and returns the batches until there are enough events."""
+    """A function that reads, with threads or with asyncio, and returns the batches once they have enough events."""
 
     def batches(*arguments, enough=None, **options):
         found = []
@@ -66,7 +66,7 @@ def numbers(read_batches):
 
 
 def test_what_there_is_is_read_from_the_beginning(nakadi, orders_event_type, read_batches):
-    """Without following, a reader ends after the events that existed; each batch names its place."""
+    """Without following, a reader ends after the existing events; each batch has its cursor."""
     found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30)
 
     assert numbers(found) == list(range(300))
@@ -88,7 +88,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(breakable_network, o
 
 
 def test_events_are_read_as_cloud_events(nakadi, orders_event_type, read_batches):
-    """CloudEvents come in the same batches, each with its place. (E20)"""
+    """CloudEvents come in the same batches, each with its cursor. (E20)"""
     found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30, cloud_events=True)
 
     assert sorted(each["data"]["n"] for batch in found for each in batch.events) == list(range(300))
@@ -97,7 +97,7 @@ def test_events_are_read_as_cloud_events(nakadi, orders_event_type, read_batches
 
 
 def test_a_reader_follows(nakadi, orders_event_type, read_batches):
-    """Events that come later are read too, and a reader can begin at an offset or a time."""
+    """A reader follows new events, and can begin at an offset or a time."""
     [*_, last] = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, partitions=["1"])
     publish(nakadi, range(300, 310))
     behind = read_batches(nakadi.url, orders_event_type, start={"1": last.offset}, follow=False)
@@ -108,7 +108,7 @@ def test_a_reader_follows(nakadi, orders_event_type, read_batches):
 
 
 def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders_event_type, read_batches):
-    """A model that does not fit ends the reader, or its events are skipped."""
+    """An event that does not fit the model ends the reader or is skipped."""
     publish(nakadi, ["x"])
     raw = read_batches(nakadi.url, orders_event_type, model=msgspec.Raw, start="begin", follow=False)
     assert all(bytes(event).startswith(b'{"') for batch in raw for event in batch.events)
@@ -120,7 +120,7 @@ def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders_event_typ
 
 
 def test_what_cannot_be_read_is_raised(nakadi, read_batches):
-    """An event type that is unknown, a partition that does not exist, and a broker that is not there end the loop."""
+    """An unknown event type, an unknown partition and an unreachable broker raise an error in the loop."""
     nakadi.create_event_type("order")
     with pytest.raises(Refused, match="404"):
         read_batches(nakadi.url, "unknown")

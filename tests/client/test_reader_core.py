@@ -32,7 +32,9 @@ def cloud_events_line(partition, numbers):
 
 
 def test_damage_ends_a_reader_when_its_patience_does():
-    """Lines of other partitions do not hide that the broker cannot read the next events of one."""
+    """If the broker cannot read the next events of one partition, the reader ends in time, even while other
+    partitions send lines.
+    """
     core = ReaderCore("t", ReadOptions({"0": "BEGIN", "1": "BEGIN"}, patience=Patience(without_answer=15)), lambda: 0)
     damage = b'{"status":503,"detail":"Offsets 4 to 7 cannot be read","unreadable":{"partition":"0"}}'
     now, told = 0.0, 0
@@ -53,7 +55,7 @@ def test_damage_ends_a_reader_when_its_patience_does():
 
 
 class SimulatedBroker:
-    """A broker whose partitions have gaps, and everything that may happen to its one reader."""
+    """A broker whose partitions have gaps, and everything that may happen to its only reader."""
 
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):
         self.random = random.Random(seed)
@@ -68,7 +70,7 @@ class SimulatedBroker:
         self.now = 0.0
 
     def run(self):
-        """Run until the end, or until all events have come if there is no end."""
+        """Run to the end or, for a reader that follows, until all events have come."""
         for _ in range(10_000):
             step = self.core.step(self.now)
             if isinstance(step, End):
@@ -118,11 +120,11 @@ class SimulatedBroker:
             name = self.random.choice(sorted(at))
             size = min(left, step.batch_limit)
             numbers = [n for n in self.log[name] if n > at[name]][: self.random.randint(1, size)]
-            # A busy broker says several times that there is nothing, while it still reads.
+            # A busy broker may send several empty lines before it sends events.
             if self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
                 numbers = []
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
-            # All partitions say so equally often, so this many silent lines include too many of each.
+            # All partitions send empty lines equally often, so this number of lines would be too many for each.
             silent_lines = 0 if numbers else silent_lines + 1
             if self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
                 break
@@ -147,7 +149,9 @@ def answer_200(value):
 
 @given(seed=st.integers(0, 2**32), follow=st.booleans(), cloud_events=st.booleans())
 def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
-    """Streams end and break, requests fail; a reader that does not follow ends after the events that existed."""
+    """Every event comes once, although streams end and break, and requests fail. A reader that does not follow ends
+    after the existing events.
+    """
     world = SimulatedBroker(seed, follow=follow, cloud_events=cloud_events)
     end = world.run()
     assert world.got == world.log
@@ -168,7 +172,7 @@ def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
     ],
 )
 def test_a_start_is_an_offset_of_each_partition(start, expected):
-    """Words, times and offsets name the places at which the first stream begins."""
+    """Words, times and offsets say where the first stream begins."""
     core = ReaderCore("t", ReadOptions(start), lambda: 0.0)
     if isinstance(step := core.step(0.0), Find):
         core.handle_answer(
@@ -178,7 +182,9 @@ def test_a_start_is_an_offset_of_each_partition(start, expected):
 
 
 def test_a_broker_that_knows_until_says_where_a_partition_ends():
-    """One line at `until` ends the reader, although nobody delivers the last event. CloudEvents name no partition."""
+    """A line whose cursor is at `until` ends the reader, even if the last event is never delivered. Batches of
+    CloudEvents name no partition.
+    """
     places = {}
     for cloud_events in (False, True):
         core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False, cloud_events=cloud_events), lambda: 0.0)
@@ -196,7 +202,7 @@ def test_a_broker_that_knows_until_says_where_a_partition_ends():
 
 
 def test_an_end_that_is_reached_already_opens_no_stream():
-    """Without events there is nothing to wait for."""
+    """If the end has already been reached, the reader opens no stream."""
     core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False), lambda: 0.0)
     step = core.step(0.0)
     assert isinstance(step, Measure)
@@ -228,7 +234,7 @@ def test_a_refusal_ends_the_reader_and_a_fault_does_not():
 
 
 def test_a_stream_that_says_why_it_ends_is_opened_again():
-    """A Problem instead of a line, and an invalid line, are reported, and the reader continues."""
+    """The reader reports a Problem or an invalid line in a stream, and continues with a new stream."""
     core = ReaderCore("t", ReadOptions({"0": offset_text(1)}), lambda: 0.0)
     for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
         with pytest.raises(NakadiError, match=told) as raised:

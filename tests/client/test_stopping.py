@@ -24,7 +24,7 @@ def test_a_handler_of_the_application_stays():
 
 
 def test_a_signal_stops_consumers_before_producers():
-    """If there are consumers, they end first, and then the program, whose end closes the producers."""
+    """A signal first ends the consumers and then the program, whose end closes the producers."""
     stopped = threading.Event()
     closed = threading.Event()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -42,7 +42,7 @@ def test_a_signal_stops_consumers_before_producers():
 
 
 def test_nothing_is_left_behind():
-    """When the last one is removed, the signal has its earlier effect."""
+    """When the last consumer or producer has ended, the signal has its earlier handler again."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         withdraw = stopping.register(lambda: None)

@@ -1,4 +1,4 @@
-"""The broker for tests, where something about it fails."""
+"""The broker for users' tests closes properly after failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.support.patience import PATIENCE
 
 
 def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
-    """An environment with a proxy that httpx does not know ends in an error, without leaving a broker open."""
+    """If the environment names a kind of proxy that httpx does not know, creating the client fails, and the broker
+    is closed.
+    """
     urls = []
 
     class UrlRecordingBroker(Broker):
@@ -30,7 +32,7 @@ def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
 
 
 def test_a_broker_is_closed_twice_without_harm():
-    """A fixture may close a broker that a test has closed."""
+    """A fixture may close a broker that a test has already closed."""
     nakadi = LocalNakadi()
     nakadi.close()
     nakadi.close()

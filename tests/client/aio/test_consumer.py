@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE, until, wait_on_loop
 
 ROOT = Path(__file__).parents[3]
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Long enough for commits on a busy machine, so that no event is delivered again.
+# Long enough for commits on a busy machine, so no event is delivered again.
 PATIENT = StreamOptions(commit_timeout=10, batch_limit=20, max_uncommitted_events=100)
 # No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
@@ -52,7 +52,9 @@ async def read(consumer, count, seen):
 
 
 def test_everything_is_read_once_and_committed(nakadi, subscription_to_orders):
-    """A loop gets every event once, in the model's form, and its finished events are committed when it ends."""
+    """A loop gets every event once, decoded into the model, and the consumer commits the finished events when the
+    loop ends.
+    """
     seen = Counter()
 
     async def work():
@@ -86,7 +88,7 @@ def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_
 
 
 def test_two_consumers_of_one_loop_share_the_partitions(nakadi, subscription_to_orders):
-    """Several consumers in one loop get disjoint partitions, and nothing is lost or read twice."""
+    """Two consumers in one event loop get different partitions, and no event is lost or read twice."""
     seen = Counter()
     told = [], []
 
@@ -120,7 +122,7 @@ def test_slow_work_keeps_its_partitions(nakadi, subscription_to_orders):
     seen = Counter()
 
     async def work():
-        # On a busy machine, a sign of life may be more than a second late.
+        # On a busy machine, an extension of the timeout may be more than a second late.
         options = StreamOptions(commit_timeout=3, batch_limit=100)
         async with Consumer(nakadi.url, subscription_to_orders, options=options) as consumer:
             async for batch in consumer:
@@ -212,7 +214,7 @@ asyncio.run(main())
 
 
 def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
-    """At SIGTERM, the current batch is finished and committed, and no other batch is taken."""
+    """At SIGTERM, a consumer finishes and commits the current batch, and takes no other."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
@@ -230,7 +232,9 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subsc
 
 
 def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription_to_orders):
-    """Batches that the application received are committed, and the next consumer continues after them."""
+    """A consumer with a limit, or without following, commits the batches that it handed out, and the next consumer
+    continues after them.
+    """
 
     async def work(**options):
         return [
@@ -247,7 +251,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
-    """The current batch and the handled ones come again."""
+    """After an abort, the current batch and the handled, uncommitted ones come again."""
 
     async def work():
         commit = CommitPolicy(seconds=15.0)

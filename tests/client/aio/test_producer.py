@@ -31,7 +31,7 @@ def test_events_are_published_and_awaited(nakadi):
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
-    """A partition that fails gets its events again, and each key stays in its order."""
+    """The producer sends the events of a failed partition again, and each key stays in its order."""
     nakadi.create_event_type("sent", partitions=4, partition_strategy="hash", partition_key_fields=["key"])
     nakadi.faults.refuse(event_type="sent", partition="1", times=3)
 
@@ -102,7 +102,9 @@ def test_a_full_buffer_holds_senders_back(breakable_network):
 
 
 def test_closing_in_time_reports_events_that_are_on_their_way():
-    """A caller that awaits an unanswered event learns of the close, and that the event may be stored."""
+    """A caller that awaits an unanswered event learns that the producer was closed, and that the event may be
+    stored.
+    """
 
     async def publish(silent):
         producer = Producer(f"http://127.0.0.1:{silent.getsockname()[1]}", "sent")
@@ -118,14 +120,14 @@ def test_closing_in_time_reports_events_that_are_on_their_way():
     async def delivery_of(delivery):
         return await delivery
 
-    # It receives the request, and never answers.
+    # This server receives the request, and never answers.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE)
         assert asyncio.run(publish(silent)) == (True, 0)
 
 
 def test_a_cancelled_task_delivers_what_it_sent(nakadi):
-    """When a task is cancelled within the `async with`, its events are delivered first."""
+    """When a task is cancelled within the `async with`, the producer first delivers its events."""
     nakadi.create_event_type("sent")
 
     async def publish(sent):
@@ -147,7 +149,7 @@ def test_a_cancelled_task_delivers_what_it_sent(nakadi):
 
 
 def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_network):
-    """While the connection is cut, events wait; none is lost, and the order holds."""
+    """While the connection is cut, events wait; none is lost, and they keep their order."""
     nakadi.create_event_type("sent")
 
     async def publish():
