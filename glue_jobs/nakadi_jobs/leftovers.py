@@ -14,12 +14,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from nakadi.common.avro_files import BadAvro
 from nakadi.engines.archive import member_format
 from nakadi.engines.archive.gzip_format import BadArchive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
-from nakadi_jobs.avro_files import BadAvro, read_bounds
 from nakadi_jobs.erasure import ErasedValue
+from nakadi_jobs.manifest_bounds import read_bounds
 from nakadi_jobs.tables import Table
 
 TRUNCATED_LENGTH = 16

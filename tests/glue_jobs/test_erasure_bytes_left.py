@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from nakadi.common.avro_files import BadAvro
 from nakadi.engines.archive.evacuation import Evacuation
 from nakadi.engines.archive.merging import claim_partition
 from nakadi.engines.archive.stores import S3Store
@@ -17,9 +18,9 @@ from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import command, dead_members, leftovers, retention
-from nakadi_jobs.avro_files import BadAvro, read_bounds
 from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.manifest_bounds import read_bounds
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition
 from tests.support.bytes_left import find_files_with_text, list_file_kinds, list_files_in, objects_in

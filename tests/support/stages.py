@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from unittest.mock import patch
@@ -12,8 +12,9 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.dynamodb.tables import TABLES
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.local.stage_backups import stage as stage_module
-from nakadi.local.stage_backups.stage import Stage, StageAddress, archive_bucket
+from nakadi.local.stage_backups.stage import Stage, StageAddress, archive_bucket, database_name, tables_bucket
 from tests.support.aws import aws
+from tests.support.iceberg import table_files
 from tests.support.kinesis import FAST_OPTIONS, session, use_fast_clients, wait_until_active
 from tests.support.served import ServedBroker
 
@@ -28,15 +29,17 @@ class EmulatedStage:
     def __init__(self, region: str, shards: int = 2) -> None:
         self.address = StageAddress(NAME, region)
         self._settings = self.address.settings(ACCOUNT)
-        self._dynamodb, self._kinesis, self._s3 = (
-            session().create_client(each, region) for each in ("dynamodb", "kinesis", "s3")
+        self._dynamodb, self._kinesis, self._s3, self._glue = (
+            session().create_client(each, region) for each in ("dynamodb", "kinesis", "s3", "glue")
         )
         self._bucket = archive_bucket(self.address, ACCOUNT)
+        self.tables_bucket = tables_bucket(self.address, ACCOUNT)
         for table in TABLES:
             self._dynamodb.create_table(**table.create_request(NAME))
         self._kinesis.create_stream(StreamName=NAME, ShardCount=shards)
         wait_until_active(self._kinesis, NAME)
-        self._s3.create_bucket(Bucket=self._bucket, CreateBucketConfiguration={"LocationConstraint": region})
+        for bucket in (self._bucket, self.tables_bucket):
+            self._s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": region})
 
     def broker(self) -> ServedBroker:
         return ServedBroker(
@@ -67,10 +70,42 @@ class EmulatedStage:
         return f"s3://{name}/stages?region={region}"
 
     def archived_keys(self) -> list[str]:
-        return [each["Key"] for each in self._s3.list_objects_v2(Bucket=self._bucket).get("Contents", [])]
+        return self._keys(self._bucket)
 
     def remove_object(self, key: str) -> None:
         self._s3.delete_object(Bucket=self._bucket, Key=key)
+
+    # Iceberg tables
+
+    def write_table(self, name: str, rows: Sequence[str], snapshot: int = 1) -> None:
+        """Do what a job does: write files, and commit them to Glue's catalog."""
+        database = database_name(self.address)
+        location, contents = table_files(f"s3://{self.tables_bucket}/", f"{database}.db/{name}", rows, snapshot)
+        for key, content in contents.items():
+            self._s3.put_object(Bucket=self.tables_bucket, Key=key, Body=content)
+        entry = {"Name": name, "Parameters": {"table_type": "ICEBERG", "metadata_location": location}}
+        if snapshot == 1:
+            if not self._glue.get_databases()["DatabaseList"]:
+                self._glue.create_database(DatabaseInput={"Name": database})
+            self._glue.create_table(DatabaseName=database, TableInput=entry)
+        else:
+            self._glue.update_table(DatabaseName=database, TableInput=entry)
+
+    def table_location(self, name: str) -> str:
+        found = self._glue.get_table(DatabaseName=database_name(self.address), Name=name)
+        return str(found["Table"]["Parameters"]["metadata_location"])
+
+    def table_keys(self) -> list[str]:
+        return self._keys(self.tables_bucket)
+
+    def read_table_file(self, key: str) -> bytes:
+        return bytes(self._s3.get_object(Bucket=self.tables_bucket, Key=key)["Body"].read())
+
+    def remove_table_file(self, key: str) -> None:
+        self._s3.delete_object(Bucket=self.tables_bucket, Key=key)
+
+    def _keys(self, bucket: str) -> list[str]:
+        return [each["Key"] for each in self._s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
 
     def delete(self) -> None:
         """Delete all resources of the stage."""
@@ -79,7 +114,10 @@ class EmulatedStage:
         self._kinesis.delete_stream(StreamName=NAME)
         for key in self.archived_keys():
             self.remove_object(key)
-        self._s3.delete_bucket(Bucket=self._bucket)
+        for key in self.table_keys():
+            self.remove_table_file(key)
+        for bucket in (self._bucket, self.tables_bucket):
+            self._s3.delete_bucket(Bucket=bucket)
 
     @property
     def _stream(self) -> str:

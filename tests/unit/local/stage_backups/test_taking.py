@@ -1,78 +1,27 @@
 """The contents of a stage's backup, which have to be consistent."""
 
 from contextlib import closing
-from functools import cached_property
 
-import httpx
 import pytest
 
 from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE, LOG_INDEX_TABLE
 from nakadi.local.backups.store import BackupFailed
 from nakadi.local.stage_backups import stage as stage_module
-from nakadi.local.stage_backups.place import open_place
-from nakadi.local.stage_backups.restoring import MARK_KIND, restore_stage
-from nakadi.local.stage_backups.taking import MAX_COPIES, find_damage, take_stage_backup
-from nakadi.ports.clock import SystemClock
-from tests.support.api import create_event_type
-from tests.support.patience import PATIENCE
-from tests.support.stages import FIRST, NAME, SECOND, EmulatedStage, a_cloud
-
-
-class LiveStage:
-    """A stage with an event type that has some events, and the destination of its backups."""
-
-    def __init__(self, resources, place, api):
-        self.resources = resources
-        self.place = place
-        self.api = api
-        self.name = create_event_type(api)["name"]
-        self.publish(3)
-
-    def publish(self, count):
-        events = [{"n": n} for n in range(count)]
-        self.api.post(f"/event-types/{self.name}/events", json=events).raise_for_status()
-        self.resources.index()
-
-    def back_up(self, wait=None, **changed_parts):
-        """Take a backup. `wait` is called while the backup waits for the index."""
-        with closing(self.resources.open(wait)) as stage:
-            for name, change in changed_parts.items():
-                setattr(stage, name, change(getattr(stage, name)))
-            return take_stage_backup(self.place, stage, SystemClock().now, "1.2.3")[0]
-
-    @cached_property
-    def second(self):
-        """An empty stage in another region."""
-        return EmulatedStage(SECOND)
-
-    def restore(self, manifest, *, accept_loss=False, put=lambda put: put):
-        with closing(self.second.open()) as stage:
-            stage.put = put(stage.put)
-            return restore_stage(self.place, manifest, stage, accept_loss=accept_loss)
-
-
-@pytest.fixture
-def live(tmp_path):
-    with a_cloud():
-        resources = EmulatedStage(FIRST)
-        with (
-            open_place(str(tmp_path / "backups"), NAME, creates=True) as place,
-            resources.broker() as broker,
-            httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
-        ):
-            yield LiveStage(resources, place, api)
+from nakadi.local.stage_backups.restoring import MARK_KIND
+from nakadi.local.stage_backups.taking import MAX_COPIES, find_damage
+from tests.support.stages import NAME
 
 
 def test_later_backups_store_only_new_objects(live):
     """An archive object that is already in the destination is not read again; all others are stored. (B17)"""
     live.back_up()
-    before = live.place.sizes_of_objects()
+    before = live.place.archive.sizes()
     live.publish(2)
     read = []
 
     manifest = live.back_up(archive=lambda store: ReadNotingArchive(store, read))
 
-    assert before.keys() < live.place.sizes_of_objects().keys()
+    assert before.keys() < live.place.archive.sizes().keys()
     assert not before.keys() & set(read)
     assert find_damage(live.place, [manifest.id]) == []
 
@@ -101,7 +50,7 @@ def test_old_backups_go_with_what_only_they_need(live):
 
     assert live.place.ids() == [second.id]
     assert find_damage(live.place, [second.id]) == []
-    assert set(live.place.sizes_of_objects()) == {each.key for each in live.place.read_objects(second.objects)}
+    assert set(live.place.archive.sizes()) == {each.key for each in live.place.read_objects(second.objects)}
 
 
 def test_without_an_indexer_no_backup_is_made(live, monkeypatch):

@@ -7,7 +7,7 @@ once it includes everything that was published before. `Contents.problem` descri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ from nakadi.engines.dynamodb.registry import DocumentItem, document_from_item
 from nakadi.event_types.documents import event_type_from_document
 from nakadi.event_types.repository import EVENT_TYPES_KIND
 from nakadi.event_types.storages import STORAGES_KIND
-from nakadi.event_types.table_states import TABLE_STATES_KIND
+from nakadi.event_types.table_states import TABLE_STATES_KIND, table_state_from_body
 from nakadi.local.stage_backups.place import Item
 from nakadi.model.event_type import EventType, Position, StorageType, Timeline
 from nakadi.model.events import TopicPartition
@@ -162,9 +162,12 @@ def is_lasting(item: Item) -> bool:
     return item["place"]["S"] not in (LEASES_KEY, CHANGES_KEY)
 
 
-def is_restored(document: Item) -> bool:
-    """Whether a document is restored: the states of tables that jobs wrote are not."""
-    return str(document["kind"]["S"]) != TABLE_STATES_KIND
+def is_restored(document: Item, tables: Collection[str]) -> bool:
+    """Whether a document is restored: the state of an Iceberg table is, if the table is among the restored `tables`."""
+    if document["kind"]["S"] != TABLE_STATES_KIND:
+        return True
+    found = document_from_item(DocumentItem.from_raw_data(dict(document)))
+    return table_state_from_body(found.body).table_name in tables
 
 
 def topic_in_new_stream(items: Sequence[Item]) -> Iterator[Item]:

@@ -3,6 +3,7 @@
     <stage>/backups/<id>.json             one backup: the names of its pieces; written last
     <stage>/pieces/<SHA-256>.json.gz      items of a table, or a list of archive objects
     <stage>/archive/<key>                 an object of the archive, which never changes
+    <stage>/tables/<key>                  a file of an Iceberg table, which never changes either
 
 Without a file in `backups`, there is no backup. Later backups store only new objects.
 """
@@ -23,6 +24,7 @@ from typing import Any
 import msgspec
 import orjson
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nakadi.common.converting import Converter
 from nakadi.engines.archive.stores import folder_of_archive, open_archive
@@ -30,7 +32,9 @@ from nakadi.local.backups.store import MANIFEST_SUFFIX, BackupFailed
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 has no Iceberg tables."""
+
 PIECE_BYTES = 4 << 20
 BYTES_PER_READ = 16 << 20
 
@@ -39,18 +43,30 @@ Item = Mapping[str, Mapping[str, Any]]
 
 
 class CopiedObject(Struct, frozen=True):
-    """An object of the archive in a backup."""
+    """An object of a bucket in a backup."""
 
     key: str
     size: int
     checksum: str
 
 
+class CopiedTable(Struct, frozen=True):
+    """An Iceberg table in a backup: its entry in Glue's catalog, and its description, which was at `location` in a
+    bucket with the URL `bucket`.
+    """
+
+    name: str
+    entry: Mapping[str, Any]
+    bucket: str
+    location: str
+    metadata: Mapping[str, Any]
+
+
 class StageManifest(Struct, frozen=True, kw_only=True):
     """The contents of a backup. It includes everything that was acknowledged before `began_at`.
 
-    The tables and the list of `objects` are in pieces. `missing` are the keys of archive objects that the stage did
-    not have.
+    The tables of DynamoDB and the lists of `objects`, of Iceberg `tables` and of their `table_files` are in pieces.
+    `missing` are the keys of archive objects that the stage did not have.
     """
 
     id: str
@@ -66,16 +82,53 @@ class StageManifest(Struct, frozen=True, kw_only=True):
     event_types: int
     archived_bytes: int
     missing: Sequence[str] = ()
+    tables: Sequence[str] = ()
+    table_files: Sequence[str] = ()
     format: int = FORMAT
 
 
 _manifests = Converter(StageManifest)
 
 
+class ObjectFolder(Struct, frozen=True):
+    """The copies of a bucket's objects, below `prefix`. `noun` is what messages call an object."""
+
+    store: ArchiveStore
+    prefix: str
+    noun: str
+
+    def sizes(self) -> Mapping[str, int]:
+        """The objects that are already stored, with their sizes."""
+        return {each.key.removeprefix(self.prefix): each.size for each in self.store.list_objects(self.prefix)}
+
+    def add(self, key: str, content: bytes) -> CopiedObject:
+        self.store.put(self.prefix + key, content)
+        return CopiedObject(key, len(content), _checksum(content))
+
+    def read(self, copied: CopiedObject) -> bytes:
+        """Raises `BackupFailed` if the object is damaged or missing."""
+        try:
+            content = read_whole_object(self.store, self.prefix + copied.key)
+        except ArchiveObjectGone:
+            content = b""
+        if _checksum(content) != copied.checksum:
+            raise BackupFailed(f"The {self.noun} {copied.key} is damaged in the backup, or missing.")
+        return content
+
+    def put_aside(self, copied: CopiedObject) -> None:
+        """Remove a damaged object, so that the next backup stores it again."""
+        self.store.remove([self.prefix + copied.key])
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        self.store.remove([self.prefix + key for key in self.sizes() if key not in keys])
+
+
 class BackupPlace:
     """The backups of one stage; `open_place` opens them."""
 
     def __init__(self, store: ArchiveStore, where: str, stage: str) -> None:
+        self.archive = ObjectFolder(store, f"{stage}/archive/", "archive object")
+        self.tables = ObjectFolder(store, f"{stage}/tables/", "table file")
         self._store = store
         self._where = where
         self._stage = stage
@@ -100,7 +153,7 @@ class BackupPlace:
         if checksum.decode(errors="replace") != _checksum(text):
             raise BackupFailed(f"The list of the backup {backup_id} is damaged.")
         found = msgspec.json.decode(text)
-        if found.get("format") != FORMAT:
+        if not 1 <= found.get("format", 0) <= FORMAT:
             raise BackupFailed(f"The backup {backup_id} was made by a newer version of this program.")
         return _manifests.from_builtins(found)
 
@@ -133,37 +186,22 @@ class BackupPlace:
     def read_objects(self, pieces: Sequence[str]) -> Iterator[CopiedObject]:
         yield from (CopiedObject(**row) for row in self._read_rows(pieces))
 
-    def sizes_of_objects(self) -> Mapping[str, int]:
-        """The archive objects that are already stored, with their sizes."""
-        folder = f"{self._stage}/archive/"
-        return {each.key.removeprefix(folder): each.size for each in self._store.list_objects(folder)}
-
-    def add_object(self, key: str, content: bytes) -> CopiedObject:
-        self._store.put(self._object_key(key), content)
-        return CopiedObject(key, len(content), _checksum(content))
-
-    def read_object(self, copied: CopiedObject) -> bytes:
-        """The content of an archive object. Raises `BackupFailed` if it is damaged or missing."""
-        content = self._read(self._object_key(copied.key))
-        if content is None or _checksum(content) != copied.checksum:
-            raise BackupFailed(f"The archive object {copied.key} is damaged in the backup, or missing.")
-        return content
-
-    def put_aside(self, copied: CopiedObject) -> None:
-        """Remove a damaged object, so that the next backup stores it again."""
-        self._store.remove([self._object_key(copied.key)])
+    def read_tables(self, manifest: StageManifest) -> Iterator[CopiedTable]:
+        yield from (CopiedTable(**row) for row in self._read_rows(manifest.tables))
 
     def remove_backups(self, backup_ids: Collection[str]) -> None:
         """Remove backups, and the pieces and objects that no other backup needs. Raises `BackupFailed` if one of these
         is damaged. A backup's list is removed before its pieces: an interruption leaves too many pieces, never too few.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
-        needed = {self._object_key(each.key) for manifest in kept for each in self.read_objects(manifest.objects)}
-        needed |= {self._piece_key(name) for manifest in kept for name in _pieces_of(manifest)}
+        archived = {each.key for manifest in kept for each in self.read_objects(manifest.objects)}
+        table_files = {each.key for manifest in kept for each in self.read_objects(manifest.table_files)}
+        pieces = {self._piece_key(name) for manifest in kept for name in _pieces_of(manifest)}
         self._store.remove([self._manifest_key(each) for each in backup_ids])
-        for folder in ("pieces", "archive"):
-            there = [each.key for each in self._store.list_objects(f"{self._stage}/{folder}/")]
-            self._store.remove([key for key in there if key not in needed])
+        there = [each.key for each in self._store.list_objects(f"{self._stage}/pieces/")]
+        self._store.remove([key for key in there if key not in pieces])
+        self.archive.keep_only(archived)
+        self.tables.keep_only(table_files)
 
     def close(self) -> None:
         self._store.close()
@@ -197,9 +235,6 @@ class BackupPlace:
     def _piece_key(self, name: str) -> str:
         return f"{self._stage}/pieces/{name}.json.gz"
 
-    def _object_key(self, key: str) -> str:
-        return f"{self._stage}/archive/{key}"
-
 
 def read_whole_object(store: ArchiveStore, key: str) -> bytes:
     """An object whose size is not known. Raises `ArchiveObjectGone`."""
@@ -210,8 +245,8 @@ def read_whole_object(store: ArchiveStore, key: str) -> bytes:
 
 
 def _pieces_of(manifest: StageManifest) -> Iterator[str]:
-    for pieces in (manifest.documents, manifest.coordination, manifest.log_index, manifest.objects):
-        yield from pieces
+    yield from (*manifest.documents, *manifest.coordination, *manifest.log_index)
+    yield from (*manifest.objects, *manifest.tables, *manifest.table_files)
 
 
 @contextmanager
@@ -234,8 +269,8 @@ def open_place(where: str, stage: str, *, creates: bool = False) -> Iterator[Bac
 def _binary_as_text(value: object) -> str | Mapping[str, Any]:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, CopiedObject):
-        return {"key": value.key, "size": value.size, "checksum": value.checksum}
+    if isinstance(value, CopiedObject | CopiedTable):
+        return asdict(value)
     raise TypeError(f"{type(value).__name__} is in no item")
 
 

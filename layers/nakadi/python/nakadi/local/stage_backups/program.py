@@ -28,10 +28,10 @@ def run_stage_backup_command(options: argparse.Namespace, version: str, environ:
         if options.verify:
             return _verify_backups(place)
         with closing(Stage(_address(options, environ))) as stage:
-            manifest, elsewhere = take_stage_backup(place, stage, SystemClock().now, version)
+            manifest, left_out = take_stage_backup(place, stage, SystemClock().now, version)
         print(f"The backup {manifest.id} is complete: {_describe(manifest)}.")
-        for storage in sorted(elsewhere):
-            print(f"It has none of the events in the storage {storage}, which is in Kafka.", file=sys.stderr)
+        for each in left_out:
+            print(each, file=sys.stderr)
         if options.keep:
             _remove_old_backups(place, options.keep)
     for key in manifest.missing:

@@ -1,4 +1,4 @@
-"""The tables and the archive of a stage on AWS, and how far its log is indexed.
+"""The tables of DynamoDB, the archive and the Iceberg tables of a stage on AWS, and how far its log is indexed.
 
 Items are read and written as DynamoDB has them: attributes that a later version adds are also copied.
 """
@@ -32,6 +32,9 @@ MAX_LOOKS_AT_INDEX = 150
 CLOCK_DIFFERENCE = timedelta(seconds=2)
 """The greatest difference between the clocks of this machine and of the stream."""
 
+CATALOG_ENTRY_MEMBERS = ("Description", "Owner", "TableType", "StorageDescriptor", "Parameters")
+"""The members of an entry in Glue's catalog that belong to the table. Glue adds the others."""
+
 Wait = Callable[[float], None]
 
 
@@ -57,6 +60,24 @@ def archive_bucket(address: StageAddress, account: str) -> str:
     return f"{address.name}-archive-{account}-{address.region}"
 
 
+def tables_bucket(address: StageAddress, account: str) -> str:
+    """The name that the deployment gives to the bucket of the Iceberg tables."""
+    return f"{address.name}-tables-{account}-{address.region}"
+
+
+def database_name(address: StageAddress) -> str:
+    """The name that the deployment gives to the database of the Iceberg tables in Glue's catalog."""
+    return address.name.replace("-", "_")
+
+
+class CatalogTable(Struct, frozen=True):
+    """An Iceberg table in Glue's catalog: its entry, and the URL of its description."""
+
+    name: str
+    location: str
+    entry: Mapping[str, Any]
+
+
 class Stage:
     """An open stage. Raises `BackupFailed` for what AWS refuses."""
 
@@ -65,9 +86,13 @@ class Stage:
         self._wait = wait
         self._tables = self._client("dynamodb")
         sts = self._client("sts")
-        self.settings = address.settings(_call(sts.get_caller_identity)["Account"])
+        account = _call(sts.get_caller_identity)["Account"]
         sts.close()
+        self._catalog = self._client("glue")
+        self.settings = address.settings(account)
         self.archive: ArchiveStore = open_archive(self.settings.archive)
+        self.tables_url = f"s3://{tables_bucket(address, account)}/"
+        self.table_files: ArchiveStore = open_archive(f"{self.tables_url}?region={address.region}")
 
     def scan(self, table: Table) -> Iterator[Item]:
         return self._pages(self._tables.scan, TableName=table.full_name(self.address.name))
@@ -101,6 +126,40 @@ class Stage:
     def remove(self, table: Table, key: Item) -> None:
         self._write(table, [{"DeleteRequest": {"Key": key}}])
 
+    def catalog_tables(self) -> Iterator[CatalogTable]:
+        """The Iceberg tables that Glue's catalog has; none before the first job."""
+        more: Mapping[str, str] = {}
+        while True:
+            try:
+                page = self._catalog.get_tables(DatabaseName=database_name(self.address), **more)
+            except (BotoCoreError, ClientError) as error:
+                if isinstance(error, ClientError) and error.response["Error"]["Code"] == "EntityNotFoundException":
+                    return
+                raise _as_failure(error) from error
+            for each in page["TableList"]:
+                location = each.get("Parameters", {}).get("metadata_location")
+                if location is not None:
+                    entry = {name: each[name] for name in CATALOG_ENTRY_MEMBERS if name in each}
+                    yield CatalogTable(each["Name"], location, entry)
+            if not page.get("NextToken"):
+                return
+            more = {"NextToken": page["NextToken"]}
+
+    def add_catalog_table(self, table: CatalogTable) -> None:
+        """Add a table to Glue's catalog, unless an interrupted restoration has added it."""
+        database = database_name(self.address)
+        entry = {**table.entry, "Parameters": {**table.entry["Parameters"], "metadata_location": table.location}}
+        entry["Parameters"].pop("previous_metadata_location", None)
+        for add in (
+            lambda: self._catalog.create_database(DatabaseInput={"Name": database}),
+            lambda: self._catalog.create_table(DatabaseName=database, TableInput={"Name": table.name, **entry}),
+        ):
+            try:
+                add()
+            except (BotoCoreError, ClientError) as error:
+                if not isinstance(error, ClientError) or error.response["Error"]["Code"] != "AlreadyExistsException":
+                    raise _as_failure(error) from error
+
     def wait_until_indexed(self, moment: datetime, now: Callable[[], datetime]) -> None:
         """Return when everything that was published before is in the index and the archive."""
         broker = open_broker(self.settings)
@@ -120,7 +179,9 @@ class Stage:
 
     def close(self) -> None:
         self._tables.close()
+        self._catalog.close()
         self.archive.close()
+        self.table_files.close()
 
     def _client(self, service: str) -> Any:
         config = Config(retries={"mode": "standard", "total_max_attempts": 8})
@@ -150,4 +211,8 @@ def _call(call: Callable[..., Any], **request: Any) -> Any:
     try:
         return call(**request)
     except (BotoCoreError, ClientError) as error:
-        raise BackupFailed(f"AWS: {error}.") from error
+        raise _as_failure(error) from error
+
+
+def _as_failure(error: BotoCoreError | ClientError) -> BackupFailed:
+    return BackupFailed(f"AWS: {error}.")

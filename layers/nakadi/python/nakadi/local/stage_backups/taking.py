@@ -3,62 +3,115 @@
 The order makes the copy consistent:
 
 1. The cursors of subscriptions: they must not be ahead of the log.
-2. The documents, which name the topics.
-3. The index of these topics, once it includes everything that was published before. By then, the archive also has these
+2. The documents, which name the topics, and what jobs have reported about Iceberg tables.
+3. The descriptions of Iceberg tables: they must not be ahead of the log.
+4. The index of these topics, once it includes everything that was published before. By then, the archive also has these
    events, and nothing of the stream is needed.
-4. The archive objects to which the copied index refers. They never change, and stay for a day after the last reference.
+5. The archive objects to which the copied index refers, and the files that the descriptions of tables name. They never
+   change, and stay for a day after the last reference, unless an erasure removes them.
 
 If the parts do not fit each other, because something changed meanwhile, everything but the objects is copied again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
 
 from nakadi.engines.dynamodb.log_index_keys import segments_key, topic_key
 from nakadi.engines.dynamodb.tables import COORDINATION_TABLE, DOCUMENTS_TABLE, LOG_INDEX_TABLE
 from nakadi.local.backups.store import BackupFailed, backup_id
 from nakadi.local.stage_backups.contents import Contents, is_lasting
-from nakadi.local.stage_backups.place import BackupPlace, CopiedObject, Item, StageManifest, read_whole_object
+from nakadi.local.stage_backups.iceberg import CannotMove, key_in, read_table
+from nakadi.local.stage_backups.place import (
+    BackupPlace,
+    CopiedObject,
+    CopiedTable,
+    Item,
+    ObjectFolder,
+    StageManifest,
+    read_whole_object,
+)
 from nakadi.local.stage_backups.stage import Stage
-from nakadi.ports.archive_store import ArchiveObjectGone
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 
 MAX_COPIES = 5
 COPYING_THREADS = 16
 
+TABLE_COPYING_THREADS = 2
+"""Files of tables may have half a gigabyte each."""
+
 
 def take_stage_backup(
     place: BackupPlace, stage: Stage, now: Callable[[], datetime], version: str
-) -> tuple[StageManifest, Collection[str]]:
-    """Take a backup of everything that was acknowledged before the call. Returns it with the storages that it leaves
+) -> tuple[StageManifest, Sequence[str]]:
+    """Take a backup of everything that was acknowledged before the call. Returns it with sentences about what it leaves
     out.
 
     Raises `BackupFailed`.
     """
-    return _BackupRun(place, stage, now, version, _latest_objects(place)).take()
+    return _BackupRun(place, stage, now, version).take()
 
 
-def _latest_objects(place: BackupPlace) -> Mapping[str, CopiedObject]:
+class _Copier(Struct, frozen=True):
+    """Copies objects of a bucket that no earlier backup has."""
+
+    source: ArchiveStore
+    target: ObjectFolder
+    known: Mapping[str, CopiedObject]
+    threads: int
+
+    def copy(self, keys: Sequence[str]) -> tuple[Sequence[CopiedObject], Sequence[str]]:
+        """Copy objects, and return them with the keys of those that are missing."""
+        with ThreadPoolExecutor(self.threads) as threads:
+            found = list(threads.map(self._copy_object, keys))
+        return (
+            [copied for copied in found if copied is not None],
+            [key for key, copied in zip(keys, found, strict=True) if copied is None],
+        )
+
+    def _copy_object(self, key: str) -> CopiedObject | None:
+        if key in self.known:
+            return self.known[key]
+        try:
+            content = read_whole_object(self.source, key)
+        except ArchiveObjectGone:
+            return None
+        return self.target.add(key, content)
+
+
+def _known_objects(
+    place: BackupPlace, folder: ObjectFolder, pieces: Callable[[StageManifest], Sequence[str]]
+) -> Mapping[str, CopiedObject]:
     """The objects of the latest readable backup, by key, as far as they still exist."""
-    sizes = place.sizes_of_objects()
+    sizes = folder.sizes()
     for each in reversed(place.ids()):
         with suppress(BackupFailed):
-            objects = place.read_objects(place.read_manifest(each).objects)
+            objects = place.read_objects(pieces(place.read_manifest(each)))
             return {copied.key: copied for copied in objects if sizes.get(copied.key) == copied.size}
     return {}
 
 
-class _Tables(Struct, frozen=True):
-    """The pieces of the three tables."""
+class _Copy(Struct, frozen=True):
+    """The pieces of the three tables of DynamoDB, the Iceberg tables with the keys of their files, and why the backup
+    leaves out others.
+    """
 
     coordination: Sequence[str]
     documents: Sequence[str]
     log_index: Sequence[str]
+    tables: Sequence[CopiedTable]
+    table_keys: Sequence[str]
+    left_out: Sequence[str]
+
+
+class _TableChanged(Exception):
+    """Raised with the key of a table's file that is gone."""
 
 
 class _BackupRun(Struct, frozen=True):
@@ -68,43 +121,84 @@ class _BackupRun(Struct, frozen=True):
     stage: Stage
     now: Callable[[], datetime]
     version: str
-    known: Mapping[str, CopiedObject]
 
-    def take(self) -> tuple[StageManifest, Collection[str]]:
+    def take(self) -> tuple[StageManifest, Sequence[str]]:
         began_at = self.now()
+        place, stage = self.place, self.stage
+        objects = _known_objects(place, place.archive, lambda manifest: manifest.objects)
+        archive = _Copier(stage.archive, place.archive, objects, COPYING_THREADS)
+        files = _known_objects(place, place.tables, lambda manifest: manifest.table_files)
+        tables = _Copier(stage.table_files, place.tables, files, TABLE_COPYING_THREADS)
         for attempt in range(1, MAX_COPIES + 1):
             contents = Contents()
-            tables = self._copy_tables(contents)
-            if contents.problem:
+            try:
+                copy = self._copy_tables(contents)
+            except _TableChanged as change:
+                problem: str | None = f"A job has removed {change} of a table meanwhile."
                 continue
-            objects, missing = self._copy_objects(sorted(contents.archive_keys))
-            if not missing or attempt == MAX_COPIES:
+            problem = contents.problem
+            if problem:
+                continue
+            copied, missing = archive.copy(sorted(contents.archive_keys))
+            table_files, gone = tables.copy(copy.table_keys)
+            if gone:
+                problem = f"A job has removed {gone[0]} of a table meanwhile."
+            elif not missing or attempt == MAX_COPIES:
                 break
         else:
-            raise BackupFailed(f"{contents.problem} It was so in {MAX_COPIES} copies.")
+            raise BackupFailed(f"{problem} It was so in {MAX_COPIES} copies.")
         manifest = StageManifest(
             id=backup_id(began_at),
-            stage=self.stage.address.name,
-            region=self.stage.address.region,
+            stage=stage.address.name,
+            region=stage.address.region,
             began_at=began_at,
             ended_at=self.now(),
             version=self.version,
-            documents=tables.documents,
-            coordination=tables.coordination,
-            log_index=tables.log_index,
-            objects=self.place.add_rows(objects),
+            documents=copy.documents,
+            coordination=copy.coordination,
+            log_index=copy.log_index,
+            objects=place.add_rows(copied),
             event_types=len(contents.event_types),
-            archived_bytes=sum(each.size for each in objects),
+            archived_bytes=sum(each.size for each in copied),
             missing=missing,
+            tables=place.add_rows(copy.tables),
+            table_files=place.add_rows(table_files),
         )
-        self.place.add_manifest(manifest)
-        return manifest, contents.storages_elsewhere
+        place.add_manifest(manifest)
+        elsewhere = (
+            f"It has none of the events in the storage {storage}, which is in Kafka."
+            for storage in sorted(contents.storages_elsewhere)
+        )
+        return manifest, [*elsewhere, *copy.left_out]
 
-    def _copy_tables(self, contents: Contents) -> _Tables:
+    def _copy_tables(self, contents: Contents) -> _Copy:
         coordination = self.place.add_rows(self._coordination_items(contents))
         documents = self.place.add_rows(self._documents(contents))
+        tables, keys, left_out = self._find_iceberg_tables()
         self.stage.wait_until_indexed(self.now(), self.now)
-        return _Tables(coordination, documents, self.place.add_rows(self._index_items(contents)))
+        log_index = self.place.add_rows(self._index_items(contents))
+        return _Copy(coordination, documents, log_index, tables, keys, left_out)
+
+    def _find_iceberg_tables(self) -> tuple[Sequence[CopiedTable], Sequence[str], Sequence[str]]:
+        """The Iceberg tables, the keys of their files, and why others are left out."""
+        tables, keys, left_out = [], dict[str, None](), []
+        bucket = self.stage.tables_url
+        for each in self.stage.catalog_tables():
+            try:
+                metadata = msgspec.json.decode(self._read_table_file(key_in(each.location, bucket)))
+                files = read_table(metadata, bucket, self._read_table_file)
+            except CannotMove as reason:
+                left_out.append(f"It does not have the table {each.name}: {reason}.")
+                continue
+            tables.append(CopiedTable(each.name, each.entry, bucket, each.location, metadata))
+            keys |= dict.fromkeys(files.keys)
+        return tables, list(keys), left_out
+
+    def _read_table_file(self, key: str) -> bytes:
+        try:
+            return read_whole_object(self.stage.table_files, key)
+        except ArchiveObjectGone as error:
+            raise _TableChanged(key) from error
 
     def _coordination_items(self, contents: Contents) -> Iterator[Item]:
         for item in filter(is_lasting, self.stage.scan(COORDINATION_TABLE)):
@@ -136,36 +230,19 @@ class _BackupRun(Struct, frozen=True):
                     if contents.add_segment((name, partition), item):
                         yield item
 
-    def _copy_objects(self, keys: Sequence[str]) -> tuple[Sequence[CopiedObject], Sequence[str]]:
-        """Copy the archive objects that no earlier backup has, and return which are missing."""
-        with ThreadPoolExecutor(COPYING_THREADS) as threads:
-            found = list(threads.map(self._copy_object, keys))
-        return (
-            [copied for copied in found if copied is not None],
-            [key for key, copied in zip(keys, found, strict=True) if copied is None],
-        )
-
-    def _copy_object(self, key: str) -> CopiedObject | None:
-        if key in self.known:
-            return self.known[key]
-        try:
-            content = read_whole_object(self.stage.archive, key)
-        except ArchiveObjectGone:
-            return None
-        return self.place.add_object(key, content)
-
 
 def find_damage(place: BackupPlace, backup_ids: Sequence[str]) -> Sequence[str]:
     """Read everything, and describe in sentences what is damaged or inconsistent.
 
     A damaged object is removed, so that the next backup stores it again.
     """
-    damage, states = [], dict[CopiedObject, bool]()
+    damage, states = [], dict[tuple[str, CopiedObject], bool]()
     for each in backup_ids:
         try:
             manifest = place.read_manifest(each)
             contents = read_contents(place, manifest)
             objects = list(place.read_objects(manifest.objects))
+            tables, table_files = list(place.read_tables(manifest)), list(place.read_objects(manifest.table_files))
         except BackupFailed as failure:
             damage.append(f"Backup {each}: {failure}")
             continue
@@ -173,12 +250,44 @@ def find_damage(place: BackupPlace, backup_ids: Sequence[str]) -> Sequence[str]:
             damage.append(f"Backup {each}: {contents.problem}")
         lost = contents.archive_keys - {copied.key for copied in objects} - set(manifest.missing)
         damage += [f"Backup {each}: the archive object {key} is not in it." for key in sorted(lost)]
-        for copied in objects:
-            if copied not in states:
-                states[copied] = _is_whole(place, copied)
-            if not states[copied]:
-                damage.append(f"Backup {each}: the archive object {copied.key} is damaged or missing.")
+        for folder, copied in (
+            *((place.archive, copied) for copied in objects),
+            *((place.tables, copied) for copied in table_files),
+        ):
+            known = (folder.prefix, copied)
+            if known not in states:
+                states[known] = _is_whole(folder, copied)
+            if not states[known]:
+                damage.append(f"Backup {each}: the {folder.noun} {copied.key} is damaged or missing.")
+        damage += [f"Backup {each}: {problem}" for problem in _problems_of_tables(place, tables, table_files)]
     return damage
+
+
+def _problems_of_tables(
+    place: BackupPlace, tables: Sequence[CopiedTable], copied_files: Sequence[CopiedObject]
+) -> Iterator[str]:
+    read = table_file_reader(place, copied_files)
+    there = {copied.key for copied in copied_files}
+    for table in tables:
+        try:
+            files = read_table(table.metadata, table.bucket, read)
+        except (BackupFailed, CannotMove) as reason:
+            yield f"the table {table.name} cannot be read: {reason}"
+            continue
+        for key in sorted({*files.keys} - there):
+            yield f"the file {key} of the table {table.name} is not in it."
+
+
+def table_file_reader(place: BackupPlace, copied_files: Iterable[CopiedObject]) -> Callable[[str], bytes]:
+    """A function that reads the copied file with a key. It raises `BackupFailed` for damaged and missing files."""
+    by_key = {copied.key: copied for copied in copied_files}
+
+    def read(key: str) -> bytes:
+        if key not in by_key:
+            raise BackupFailed(f"The table file {key} is not in the backup.")
+        return place.tables.read(by_key[key])
+
+    return read
 
 
 def read_contents(place: BackupPlace, manifest: StageManifest) -> Contents:
@@ -193,10 +302,10 @@ def read_contents(place: BackupPlace, manifest: StageManifest) -> Contents:
     return contents
 
 
-def _is_whole(place: BackupPlace, copied: CopiedObject) -> bool:
+def _is_whole(folder: ObjectFolder, copied: CopiedObject) -> bool:
     try:
-        place.read_object(copied)
+        folder.read(copied)
     except BackupFailed:
-        place.put_aside(copied)
+        folder.put_aside(copied)
         return False
     return True
