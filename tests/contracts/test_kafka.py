@@ -258,11 +258,15 @@ class TestAppend:
             found += [event.record for event in log.read("t", 0, len(found), limit=100, max_bytes=10_000_000).events]
         assert found == records
 
-    def test_an_event_larger_than_kafka_accepts_is_refused(self, log):
-        """A single event that is too large for any batch is refused, and the topic does not count as sealed."""
+    def test_an_event_larger_than_kafka_accepts_is_refused(self, log, caplog):
+        """A single event that is too large for any batch is refused, and the topic does not count as sealed. The log
+        says that the records were refused, because this outcome is known.
+        """
         assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
             0: AppendRefused("internal error")
         }
+        [line] = [each.getMessage() for each in caplog.records if "Append to the Kafka topic t" in each.getMessage()]
+        assert "failed, the records were refused: " in line
         run_blocking(log.append("t", {0: [a_record("a")]}))
         assert values(log, "t") == ["a"]
 

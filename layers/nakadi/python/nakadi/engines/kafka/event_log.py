@@ -35,9 +35,29 @@ TAIL_CATCH_UP_SECONDS = 0.3
 
 REFUSAL_REASONS = {
     KafkaError._MSG_TIMED_OUT: "timed out",  # noqa: SLF001  # the library's own name
+    KafkaError._TIMED_OUT_QUEUE: "timed out",  # noqa: SLF001  # as above
     KafkaError._TIMED_OUT: "timed out",  # noqa: SLF001  # as above
     KafkaError.REQUEST_TIMED_OUT: "timed out",
 }
+
+NOT_SENT_ERRORS = frozenset(
+    {
+        KafkaError._QUEUE_FULL,  # noqa: SLF001  # the library's own names
+        KafkaError._DESTROY,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+    }
+)
+"""The errors of records that no server got."""
+
+REFUSED_ERRORS = UNKNOWN_TOPIC_ERRORS | {
+    KafkaError.MSG_SIZE_TOO_LARGE,  # also the answer of a sealed partition
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""The errors of records that the leader of the partition did not store. After all other errors, it may have stored
+them."""
 
 _log = logging.getLogger(__name__)
 _log.addFilter(RepeatedLineFilter())
@@ -165,9 +185,10 @@ class KafkaLog:
                 raise SealedTopic(topic)
         except Unavailable as error:
             _log.warning("Looking up the Kafka topic %s failed: %s", topic, error)
-        if KafkaError._MSG_TIMED_OUT in codes:  # noqa: SLF001  # the library's own name
+        if codes & {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE}:  # noqa: SLF001  # the library's own names
             self._check_topic_in_background(topic)
-        _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
+        for effect, failure in {_effect(failure): failure for failure in failures}.items():
+            _log.warning("Append to the Kafka topic %s failed, %s: %s", topic, effect, failure.str())
 
     def _check_topic_in_background(self, topic: str) -> None:
         """Check, while appends continue, whether others have deleted the topic: if records time out first, a producer
@@ -313,3 +334,10 @@ class KafkaLog:
 
 def _append_result(outcome: WriteOutcome) -> AppendResult:
     return AppendStored() if outcome is None else AppendRefused(REFUSAL_REASONS.get(outcome.code(), "internal error"))
+
+
+def _effect(failure: KafkaError) -> str:
+    """What became of the records of a failed append."""
+    if failure.code() in NOT_SENT_ERRORS:
+        return "nothing was sent"
+    return "the records were refused" if failure.code() in REFUSED_ERRORS else "outcome unknown"

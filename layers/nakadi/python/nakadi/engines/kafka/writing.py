@@ -346,7 +346,7 @@ class _ProducerThread:
             self._waiting = deque(left)
             self._waiting_bytes = sum(batch.size for batch in left)
         for batch in expired:
-            batch.complete(KafkaError(KafkaError._MSG_TIMED_OUT))  # noqa: SLF001  # as above
+            batch.complete(KafkaError(KafkaError._TIMED_OUT_QUEUE))  # noqa: SLF001  # as above
         for batch in taken:
             self._under_way.setdefault(batch.partition, []).append(batch)
         return taken

@@ -100,7 +100,8 @@ class StreamWriter:
         except StreamCallFailed as trouble:
             if trouble.is_temporary and trouble.had_no_effect:
                 return True
-            log.warning("Append of %s records failed, outcome unknown: %s", len(queues), trouble)
+            effect = "nothing was stored" if trouble.had_no_effect else "outcome unknown"
+            log.warning("Append of %s records failed, %s: %s", len(queues), effect, trouble)
             for queue in queues:
                 queue.outcome = REFUSED_AS_FAILED if trouble.had_no_effect else REFUSED_AS_TIMED_OUT
             return False
