@@ -104,6 +104,24 @@ def test_an_interrupted_switch_is_finished(broker, event_type, clock):
     assert broker.event_types.get(event_type.name).switching_to is None
 
 
+def test_the_next_switch_finishes_an_interrupted_one(broker, event_type, clock):
+    """After 30 seconds, a switch whose process died blocks no other: the next request finishes it, and begins its own.
+    (R242)
+    """
+    following = next_timeline(event_type, "default", clock.now())
+    broker.logs.for_storage("default").create_topic(following.topic, following.partitions)
+    broker.event_types.replace(event_type, replace(event_type, switching_to=following))
+    clock.move(SWITCH_ABANDONED_AFTER.total_seconds() + 1)
+
+    broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
+
+    found = broker.event_types.get(event_type.name)
+    assert found.switching_to is None
+    first, second, third = found.timelines
+    assert (first.closed, second.closed, third.closed) == (True, True, False)
+    assert second.topic == following.topic
+
+
 def test_a_switch_in_progress_is_not_finished_by_others(event_type):
     """Only a switch that has taken much too long counts as interrupted."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))

@@ -89,8 +89,10 @@ class Timelines(Struct, frozen=True, kw_only=True):
         """Begin a switch: no other one can begin until it is completed. Raises `ChangedMeanwhile`."""
         event_type = self.event_types.get(name)
         storage_conditions = self.write_conditions_on_storage(storage_id)
+        if is_switch_abandoned(event_type, self.clock.now()):
+            self.complete_switch(event_type)
+            event_type = self.event_types.get(name)
         if event_type.switching_to is not None:
-            self.finish_abandoned_switch(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
         following = next_timeline(event_type, str(storage_id), self.clock.now())
         check_storage_deduplicates(event_type, following.storage_id, self.deduplication)
