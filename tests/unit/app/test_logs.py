@@ -97,8 +97,8 @@ def test_a_known_cause_is_a_line_without_a_traceback(formatter):
 
 
 def test_a_known_cause_is_logged_once_a_minute():
-    """A warning with the same cause passes again after a minute. Another cause, an error with its ticket and an unknown
-    fault always pass.
+    """A warning with the same cause passes again after a minute. Another cause, an error without a ticket and an
+    unknown fault always pass.
     """
     clock = HandMovedClock()
     lines = RepeatedCauseFilter(clock.monotonic)
@@ -116,3 +116,20 @@ def test_a_known_cause_is_logged_once_a_minute():
     assert passes(logging.WARNING, "another")
     clock.move(1)
     assert passes(logging.WARNING, FULL)
+
+
+def test_an_error_is_logged_once_for_each_ticket():
+    """Clients get the same ticket for the same cause, and its line leads all of them to the cause."""
+    clock = HandMovedClock()
+    lines = RepeatedCauseFilter(clock.monotonic)
+
+    def passes(operation, ticket):
+        text, arguments = "%s failed: %s", (operation, f'{{"detail":"… ({ticket})"}}')
+        exc_info = (Unavailable, FULL, None)
+        return lines.filter(logging.LogRecord("nakadi.test", logging.ERROR, __file__, 1, text, arguments, exc_info))
+
+    first, second = "ETI" + 24 * "a", "ETI" + 24 * "b"
+    assert passes("POST /event-types", first)
+    assert not passes("POST /event-types", first)
+    assert not passes("GET /subscriptions", first)
+    assert passes("POST /event-types", second)

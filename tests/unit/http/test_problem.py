@@ -11,6 +11,7 @@ from nakadi.model.outcomes import Violation
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
+from tests.support.clock import HandMovedClock
 from tests.support.logs import records_of_this_thread
 
 
@@ -195,3 +196,17 @@ def test_a_refused_schema_comes_with_reasons():
     reasons = body_of(problem.problem_of_error(outcomes.IncompatibleSchema("Invalid schema", (reason,))))["reasons"]
 
     assert reasons == [{"rule": "rule", "path": "#/properties/a", "explanation": "Because."}]
+
+
+def test_faults_with_the_same_cause_share_a_ticket_for_a_minute():
+    """One line of the log explains all of them. Another cause, and a later minute, have tickets of their own."""
+    clock = HandMovedClock()
+    tickets = problem.Tickets(clock.monotonic)
+    full, locked = outcomes.Unavailable("database or disk is full"), outcomes.Unavailable("database is locked")
+    first = tickets.ticket_of(full)
+    clock.move(59)
+
+    assert tickets.ticket_of(outcomes.Unavailable("database or disk is full")) == first
+    assert tickets.ticket_of(locked) != first
+    clock.move(1)
+    assert tickets.ticket_of(full) != first

@@ -41,10 +41,14 @@ def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
-class RepeatedCauseFilter(logging.Filter):
-    """Passes a warning about a failing store once a minute, as long as its cause is the same.
+TICKET_PATTERN = re.compile(r"\bETI[A-Za-z0-9]{24}\b")
 
-    A full disk fails many things several times a second. Errors pass, because each has a ticket that its client knows.
+
+class RepeatedCauseFilter(logging.Filter):
+    """Passes a line about a failing store once a minute, as long as its cause is the same.
+
+    A full disk fails many things several times a second. An error has a ticket that its client knows, so it passes
+    unless a line with the same ticket has passed.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -54,9 +58,15 @@ class RepeatedCauseFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         cause = _known_cause(record)
-        if cause is None or record.levelno >= logging.ERROR:
+        if cause is None:
             return True
-        now, line = self._monotonic(), (str(record.msg), str(cause))
+        what = str(record.msg)
+        if record.levelno >= logging.ERROR:
+            ticket = TICKET_PATTERN.search(record.getMessage())
+            if ticket is None:
+                return True
+            what = ticket[0]
+        now, line = self._monotonic(), (what, str(cause))
         recent = {each: at for each, at in self._logged_at.items() if now - at < REPEATED_CAUSE_INTERVAL_SECONDS}
         self._logged_at = {line: now} | recent
         return line not in recent

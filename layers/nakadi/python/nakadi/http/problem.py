@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import string
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -71,7 +72,9 @@ STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
-# Internal errors are for operators, who find them in the log by the ticket that clients get.
+# Internal errors are for operators, who find them in the log by the ticket that clients get. Answers with the same
+# known cause, such as a full disk, have the same ticket for a minute, so one line of the log is enough for all of them.
+TICKET_LIFETIME_SECONDS = 60.0
 UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client should wait before it tries again, in seconds.
@@ -97,7 +100,7 @@ def problem_of_error(error: Exception) -> Response:
     if isinstance(error, outcomes.Unavailable):
         return _problem_response(
             status,
-            error.public or f"{UNAVAILABLE_MESSAGE} ({_new_ticket()})",
+            error.public or f"{UNAVAILABLE_MESSAGE} ({_tickets.ticket_of(error)})",
             headers=_problem_headers(error, status),
             explanations={"unreadable": unreadable_view(error)} if isinstance(error, outcomes.UnreadableEvents) else {},
         )
@@ -192,6 +195,27 @@ def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
     return {}
 
 
+class Tickets:
+    """The tickets of faults with known causes. Several threads may ask at once: the worst is a second ticket, with a
+    line of its own.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._issued: dict[str, tuple[str, float]] = {}
+
+    def ticket_of(self, error: outcomes.Unavailable) -> str:
+        """The ticket of an error, which all errors with the same text share for a minute."""
+        now, cause = self._monotonic(), str(error)
+        recent = {each: issued for each, issued in self._issued.items() if now - issued[1] < TICKET_LIFETIME_SECONDS}
+        ticket, issued_at = recent.get(cause) or (_new_ticket(), now)
+        self._issued = recent | {cause: (ticket, issued_at)}
+        return ticket
+
+
 def _new_ticket() -> str:
     alphabet = string.ascii_letters + string.digits
     return "ETI" + "".join(secrets.choice(alphabet) for _ in range(24))
+
+
+_tickets = Tickets()
