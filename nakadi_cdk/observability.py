@@ -390,6 +390,13 @@ class Observability(Construct):
                 1,
                 "An object of the archive is damaged or missing, and streams stop there",
             )
+            yield self._create_alarm(
+                "ArchiveCannotBeRead",
+                streaming.metric("ArchiveReadFailures", statistic="Sum"),
+                1,
+                "Reads of the archive fail, and streams of archived events wait",
+                periods=3,
+            )
 
     def _create_alarm(
         self,

@@ -21,7 +21,7 @@ TABLE_ALARM_METRICS = 5
 CANARY_ALARM_METRICS = 12
 """The metrics of canary alarms: two for each function that answers requests, and for the authorizer."""
 
-MORE_ALARM_METRICS, MORE_STREAMING_ALARM_METRICS = 4, 1
+MORE_ALARM_METRICS, MORE_STREAMING_ALARM_METRICS = 4, 2
 """The metrics of alarms that exist with `more_alarms`; those of the second number exist with streaming tasks only."""
 
 BALANCER_ADDRESSES = 2

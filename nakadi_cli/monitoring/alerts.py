@@ -108,6 +108,14 @@ ALERTS = (
         action="Restore the object {{ $labels.object }} from a backup.",
     ),
     Alert(
+        name="NakadiArchiveCannotBeRead",
+        expression="sum(increase(nakadi_archive_read_failures_total[5m])) > 0",
+        minutes=2,
+        severity="critical",
+        summary="Reads of archived events fail, and consumers of these events wait",
+        action="See whether the folder of the archive is mounted, or the bucket answers; the log has the cause.",
+    ),
+    Alert(
         name="NakadiSchemaRejectsEvents",
         expression=(
             'sum by (event_type) (rate(nakadi_events_refused_total{reason="validating"}[10m]))'

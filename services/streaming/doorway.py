@@ -63,15 +63,18 @@ async def report_figures(
     metrics: Metrics, name: str, *, every_seconds: float = REPORT_INTERVAL_SECONDS, to: TextIO = sys.stdout
 ) -> None:
     """Write figures until cancelled, in the format from which CloudWatch makes metrics: the number of open streams and,
-    if it is not zero, how often damage to the archive was found since the previous line. AWS charges for each metric.
+    if they are not zero, how often damage to the archive was found, and how often it could not be read, since the
+    previous line. AWS charges for each metric.
     """
-    reported = 0
+    counters = {"ArchiveUnreadable": metrics.archive_unreadable, "ArchiveReadFailures": metrics.archive_read_failures}
+    reported = dict.fromkeys(counters, 0)
     while True:
         figures = {"OpenStreams": round(sum(metrics.open_streams.rows().values()))}
-        unreadable = round(sum(metrics.archive_unreadable.rows().values()))
-        if unreadable > reported:
-            figures["ArchiveUnreadable"] = unreadable - reported
-            reported = unreadable
+        for figure, counter in counters.items():
+            count = round(sum(counter.rows().values()))
+            if count > reported[figure]:
+                figures[figure] = count - reported[figure]
+                reported[figure] = count
         to.write(json.dumps(metric_line(name, figures, time.time())) + "\n")
         to.flush()
         await asyncio.sleep(every_seconds)

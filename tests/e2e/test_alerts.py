@@ -263,7 +263,9 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
 
 
 def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, start_alert_watch):
-    """Reads of archived events wait until the file system is mounted; no alert asks for a backup. (L80a)"""
+    """Reads of archived events wait until the file system is mounted. The alert for failed reads fires until then, and
+    no alert asks for a backup. (L80a)
+    """
     name = create_event_type(api)["name"]
     for _ in range(20):
         publish(api, name, 1)
@@ -279,10 +281,12 @@ def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, st
         with OpenStream(breakable_broker.broker.url, target, BEGIN):
             until(lambda: sample_value(scrape(api), "nakadi_archive_read_failures_total") > 0)
         assert not before.fires("NakadiArchiveIsDamaged")
+        assert before.fires("NakadiArchiveCannotBeRead")
     finally:
         breakable_broker.archive.rmdir()
         aside.rename(breakable_broker.archive)
     assert log.read(topic, 0, 0).events
+    until(lambda: not start_alert_watch().fires("NakadiArchiveCannotBeRead"))
 
 
 def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):

@@ -34,7 +34,7 @@ ALARMS = {
     "WritesAreThrottled",
 }
 
-MORE = {"ArchiveIsDamaged", "PublishingIsRefused", "RegistryIsSlow", "SubscriptionsMissObjectives"}
+MORE = {"ArchiveCannotBeRead", "ArchiveIsDamaged", "PublishingIsRefused", "RegistryIsSlow", "SubscriptionsMissObjectives"}
 """With `more_alarms`."""
 
 OF_BROKERS = {"DisksAreFull", "PartitionsAreOffline", "TooFewCopies"}
@@ -189,6 +189,14 @@ def test_a_damaged_archive_raises_an_alarm(large_deployment, additional_alarms):
 
     assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("Nakadi", "ArchiveUnreadable", "Sum")
     assert text(alarm["Dimensions"][0]["Value"]) == command[command.index("--name") + 1]
+
+
+def test_failed_reads_of_the_archive_raise_an_alarm(additional_alarms):
+    """A single failed read raises none, because the tasks try again."""
+    alarm = additional_alarms["ArchiveCannotBeRead"]
+
+    assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("Nakadi", "ArchiveReadFailures", "Sum")
+    assert (alarm["Threshold"], alarm["EvaluationPeriods"]) == (1, 3)
 
 
 def test_a_stage_that_sleeps_has_no_alarms_on_streams(sleeping_deployment):

@@ -64,6 +64,8 @@ def test_it_is_reported_again_and_again():
             told.append(self.getvalue().splitlines()[-1])
             if len(told) == 1:
                 metrics.archive_unreadable.add(2)
+            if len(told) == 2:
+                metrics.archive_read_failures.add()
             if len(told) == 3:
                 asyncio.current_task().cancel()
 
@@ -72,3 +74,4 @@ def test_it_is_reported_again_and_again():
 
     assert [json.loads(line)["OpenStreams"] for line in told] == [5, 5, 5]
     assert [json.loads(line).get("ArchiveUnreadable") for line in told] == [None, 2, None]
+    assert [json.loads(line).get("ArchiveReadFailures") for line in told] == [None, None, 1]

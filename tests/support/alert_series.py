@@ -80,6 +80,10 @@ SERIES: Mapping[str, AlertSeries] = {
         quiet={_DAMAGED: "0x40"},
         labels={"event_type": "order", "partition": "0", "offsets": "400-1399", "object": "log/a.json.gz"},
     ),
+    "NakadiArchiveCannotBeRead": AlertSeries(
+        firing={"nakadi_archive_read_failures_total": "0x20 1+1x20"},
+        quiet={"nakadi_archive_read_failures_total": "3x40"},
+    ),
     "NakadiSchemaRejectsEvents": AlertSeries(
         firing={_REFUSED: "0+60x40"}, quiet={_REFUSED: "0+1x40", _PUBLISHED: "0+600x40"}, labels=_ORDER
     ),
