@@ -126,7 +126,7 @@ SWITCH_DESCRIPTIONS = {
     "asleep": "no streaming tasks and no load balancer",
     "canary": "new versions of functions are tried first, and have alarms for it",
     "table_stream": "that job runs all the time once it was started",
-    "more_alarms": "alarms for a slow registry, refused publishers, missed objectives and an archive that is damaged or cannot be read",
+    "more_alarms": "alarms for a slow registry, refused publishers, missed objectives and an unreadable archive",
     "dashboard": "a dashboard of CloudWatch",
     "detailed_metrics": "metrics of each method of the API",
 }

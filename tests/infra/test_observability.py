@@ -34,7 +34,13 @@ ALARMS = {
     "WritesAreThrottled",
 }
 
-MORE = {"ArchiveCannotBeRead", "ArchiveIsDamaged", "PublishingIsRefused", "RegistryIsSlow", "SubscriptionsMissObjectives"}
+MORE = {
+    "ArchiveCannotBeRead",
+    "ArchiveIsDamaged",
+    "PublishingIsRefused",
+    "RegistryIsSlow",
+    "SubscriptionsMissObjectives",
+}
 """With `more_alarms`."""
 
 OF_BROKERS = {"DisksAreFull", "PartitionsAreOffline", "TooFewCopies"}
