@@ -26,10 +26,13 @@ from nakadi_cli.failures import BadInput, NotPermitted
 from nakadi_cli.files import read_definition
 from nakadi_cli.output import format_count
 
+TROUBLES = ("unreadable", "stalled")
+"""The members of a partition's statistics that say what is wrong with it, the cause before its consequence."""
+
 LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "EVENT TYPE": lambda row: row["event_type"],
     "PARTITION": lambda row: row["partition"],
-    "STATE": lambda row: "stalled" if row.get("stalled") else row["state"],
+    "STATE": lambda row: next((state for state in TROUBLES if row.get(state)), row["state"]),
     "WAITING": lambda row: row.get("unconsumed_events"),
     "SECONDS": lambda row: row.get("consumer_lag_seconds"),
     "STREAM": lambda row: row["stream_id"],
@@ -314,10 +317,10 @@ def _with_status(api: Api, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:
         status = each["status"] if "status" in each else _stats(api, each["id"])
         partitions = [partition for item in status for partition in item["partitions"]]
         read = any(partition["stream_id"] for partition in partitions)
-        stalled = any(partition.get("stalled") for partition in partitions)
+        troubles = (each for each in TROUBLES if any(partition.get(each) for partition in partitions))
         yield {
             **each,
-            "state": "stalled" if stalled else "read" if read else "not read",
+            "state": next(troubles, "read" if read else "not read"),
             "waiting": _combine_known(sum, partitions, "unconsumed_events"),
             "seconds": _combine_known(max, partitions, "consumer_lag_seconds"),
         }

@@ -255,3 +255,12 @@ def test_an_objective_is_set_shown_and_removed(run, numbers_event_type, owner):
     assert run("subscriptions", "objective", subscription, "--percent", "9", "--within", "1", "--remove").code == 2
     assert run("subscriptions", "objective", subscription, "--remove").code == 0
     assert run("subscriptions", "objective", subscription).code == 5
+
+
+@pytest.mark.parametrize(
+    ("members", "state"),
+    [({}, "assigned"), ({"stalled": True}, "stalled"), ({"stalled": True, "unreadable": True}, "unreadable")],
+)
+def test_the_state_of_a_partition_says_what_is_wrong(members, state):
+    """The cause comes before its consequence: streams commit nothing where they cannot read."""
+    assert subscription_commands.LAG_COLUMNS["STATE"]({"state": "assigned", **members}) == state

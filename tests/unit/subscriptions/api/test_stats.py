@@ -92,9 +92,10 @@ class TestLag:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 10
 
     def test_is_missing_where_it_cannot_be_found_out(self, house):
-        """A partition whose next event cannot be read has no lag; the others have theirs. (S288)
+        """A partition whose next event cannot be read has no lag, and says so; the others have theirs. (S288, S342)
 
-        One failure does not affect the other partitions."""
+        One failure does not affect the other partitions. Without a request for the lag, no event is read.
+        """
         name = house.event_type(partitions=2)
         for _ in range(20):
             publish(house.api, name)
@@ -112,6 +113,8 @@ class TestLag:
         assert found["0"]["consumer_lag_seconds"] == 0
         assert "consumer_lag_seconds" not in found["1"]
         assert found["1"]["unconsumed_events"] > 0
+        assert (found["1"]["unreadable"], "unreadable" in found["0"]) == (True, False)
+        assert "unreadable" not in house.stats(subscription)["1"]
 
     def test_needs_no_reading_where_nothing_waits(self, house):
         """If everything is consumed, no event is read; without a request for the lag, none is read either. (S287)"""

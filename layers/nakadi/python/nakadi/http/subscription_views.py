@@ -124,5 +124,6 @@ def _partition_stats_view(stats: PartitionStats) -> View:
         "stream_id": stats.stream_id,
         "assignment_type": stats.assignment_type,
         "stalled": stats.stalled or None,
+        "unreadable": stats.unreadable or None,
     }
     return {name: value for name, value in view.items() if value is not None}

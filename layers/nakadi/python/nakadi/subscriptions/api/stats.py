@@ -63,7 +63,7 @@ class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` belong to the live session that reads it.
 
     `unconsumed_events` is None before the first stream; `lag_seconds` is None if the caller did not ask for it, or the
-    log could not provide it.
+    log could not provide it. `unreadable` says that the next event cannot be read now; the lag needs that event.
     """
 
     partition: str
@@ -73,6 +73,7 @@ class PartitionStats(Struct, frozen=True, kw_only=True):
     unconsumed_events: int | None = None
     lag_seconds: int | None = None
     stalled: bool = False
+    unreadable: bool = False
 
 
 # The partitions of each event type, by its name.
@@ -246,12 +247,15 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         now = self.clock.now()
         suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now, self.max_commit_seconds)
         look = suspicious or (with_lag and unconsumed > 0)
-        since = self._oldest_unconsumed_stored_at(event_type, name, offset.position) if look else None
+        since, unreadable = (
+            self._oldest_unconsumed_stored_at(event_type, name, offset.position) if look else (None, False)
+        )
         return replace(
             found,
             unconsumed_events=unconsumed,
             lag_seconds=lag_seconds(unconsumed, since, now) if with_lag else None,
             stalled=suspicious and shared.is_stalled(partition, since, now, self.max_commit_seconds),
+            unreadable=with_lag and unreadable,
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
@@ -264,13 +268,15 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def _oldest_unconsumed_stored_at(
         self, event_type: EventType, partition: str, committed: Position
-    ) -> datetime | None:
-        """When the first unconsumed event was stored; None if the log cannot say it now."""
+    ) -> tuple[datetime | None, bool]:
+        """When the first unconsumed event was stored, or None if the log cannot say it now; and whether the log, or its
+        archive, cannot be read.
+        """
         try:
-            return self._stored_at_of_next_event(event_type, partition, committed)
-        except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):
+            return self._stored_at_of_next_event(event_type, partition, committed), False
+        except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable) as error:
             log.info("The age of the next event in %s, partition %s, is unknown", event_type.name, partition)
-            return None
+            return None, isinstance(error, Unavailable)
 
     def _stored_at_of_next_event(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
         number = int(partition)
