@@ -48,7 +48,7 @@ def write_avro_file(file: AvroFile) -> bytes:
     packed = block.compress(writer.content) + block.flush()
     header = {**file.header, "avro.codec": b"deflate"}
     whole = _Writer(MAGIC)
-    whole.blocks([*header.items()], lambda entry: (whole.bytes(entry[0].encode()), whole.bytes(entry[1])))
+    whole.blocks([*header.items()], lambda entry: whole.entry("bytes", entry))
     whole.content += file.sync_marker
     if file.records:
         whole.number(len(file.records))
@@ -153,6 +153,9 @@ class _Writer:
         self.number(len(value))
         self.content += value
 
+    def text(self, value: str) -> None:
+        self.bytes(value.encode())
+
     def blocks(self, values: Sequence[Any], element: Callable[[Any], object]) -> None:
         if values:
             self.number(len(values))
@@ -173,13 +176,19 @@ class _Writer:
             case "array":
                 self.blocks(value, lambda each: self.value(schema["items"], each))
             case "map":
-                self.blocks(value, lambda each: (self.bytes(each[0].encode()), self.value(schema["values"], each[1])))
+                self.blocks(value, lambda each: self.entry(schema["values"], each))
             case "fixed":
                 self.content += value
             case dict() | list():
                 self.value(kind, value)
             case _:
                 _WRITERS[kind](self, value)
+
+    def entry(self, schema: Any, entry: tuple[str, Any]) -> None:
+        """An entry of a map."""
+        name, value = entry
+        self.text(name)
+        self.value(schema, value)
 
     def pack(self, form: str, value: Any) -> None:
         self.content += struct.pack(form, value)
@@ -204,7 +213,7 @@ _WRITERS: Mapping[str, Callable[[_Writer, Any], object]] = {
     "float": lambda writer, value: writer.pack("<f", value),
     "double": lambda writer, value: writer.pack("<d", value),
     "bytes": _Writer.bytes,
-    "string": lambda writer, value: writer.bytes(value.encode()),
+    "string": _Writer.text,
 }
 
 

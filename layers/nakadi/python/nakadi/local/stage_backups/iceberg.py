@@ -74,14 +74,17 @@ def read_table(metadata: Mapping[str, Any], bucket: str, read: ReadFile) -> Tabl
         return TableFiles(metadata, None, (), (), ())
     manifest_list = key_in(snapshot["manifest-list"], bucket)
     manifests = [key_in(each["manifest_path"], bucket) for each in _read(manifest_list, read).records]
-    data_files, delete_files = [], []
+    data_files, delete_files = list[str](), set[str]()
     for manifest in manifests:
         for entry in _read(manifest, read).records:
             file = entry["data_file"]
             if entry["status"] != DELETED_ENTRY:
-                lists_rows = file.get("content", 0) == POSITION_DELETES
-                (delete_files if lists_rows else data_files).append(key_in(file["file_path"], bucket))
-    return TableFiles(metadata, manifest_list, manifests, data_files, sorted({*delete_files}))
+                key = key_in(file["file_path"], bucket)
+                if file.get("content", 0) == POSITION_DELETES:
+                    delete_files.add(key)
+                else:
+                    data_files.append(key)
+    return TableFiles(metadata, manifest_list, manifests, data_files, sorted(delete_files))
 
 
 def moved_files(files: TableFiles, read: ReadFile, old: str, new: str) -> Iterator[tuple[str, bytes]]:

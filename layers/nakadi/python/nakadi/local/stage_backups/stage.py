@@ -133,7 +133,7 @@ class Stage:
             try:
                 page = self._catalog.get_tables(DatabaseName=database_name(self.address), **more)
             except (BotoCoreError, ClientError) as error:
-                if isinstance(error, ClientError) and error.response["Error"]["Code"] == "EntityNotFoundException":
+                if _error_code(error) == "EntityNotFoundException":
                     return
                 raise _as_failure(error) from error
             for each in page["TableList"]:
@@ -150,15 +150,8 @@ class Stage:
         database = database_name(self.address)
         entry = {**table.entry, "Parameters": {**table.entry["Parameters"], "metadata_location": table.location}}
         entry["Parameters"].pop("previous_metadata_location", None)
-        for add in (
-            lambda: self._catalog.create_database(DatabaseInput={"Name": database}),
-            lambda: self._catalog.create_table(DatabaseName=database, TableInput={"Name": table.name, **entry}),
-        ):
-            try:
-                add()
-            except (BotoCoreError, ClientError) as error:
-                if not isinstance(error, ClientError) or error.response["Error"]["Code"] != "AlreadyExistsException":
-                    raise _as_failure(error) from error
+        _add(self._catalog.create_database, DatabaseInput={"Name": database})
+        _add(self._catalog.create_table, DatabaseName=database, TableInput={"Name": table.name, **entry})
 
     def wait_until_indexed(self, moment: datetime, now: Callable[[], datetime]) -> None:
         """Return when everything that was published before is in the index and the archive."""
@@ -212,6 +205,19 @@ def _call(call: Callable[..., Any], **request: Any) -> Any:
         return call(**request)
     except (BotoCoreError, ClientError) as error:
         raise _as_failure(error) from error
+
+
+def _add(call: Callable[..., Any], **request: Any) -> None:
+    """Add something to a catalog, unless it is there."""
+    try:
+        call(**request)
+    except (BotoCoreError, ClientError) as error:
+        if _error_code(error) != "AlreadyExistsException":
+            raise _as_failure(error) from error
+
+
+def _error_code(error: BotoCoreError | ClientError) -> str:
+    return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else ""
 
 
 def _as_failure(error: BotoCoreError | ClientError) -> BackupFailed:

@@ -15,7 +15,7 @@ If the parts do not fit each other, because something changed meanwhile, everyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
@@ -59,11 +59,11 @@ def take_stage_backup(
 
 
 class _Copier(Struct, frozen=True):
-    """Copies objects of a bucket that no earlier backup has."""
+    """Copies the objects of a bucket that are not `known` from earlier backups, or from an earlier attempt."""
 
     source: ArchiveStore
     target: ObjectFolder
-    known: Mapping[str, CopiedObject]
+    known: dict[str, CopiedObject]
     threads: int
 
     def copy(self, keys: Sequence[str]) -> tuple[Sequence[CopiedObject], Sequence[str]]:
@@ -82,12 +82,13 @@ class _Copier(Struct, frozen=True):
             content = read_whole_object(self.source, key)
         except ArchiveObjectGone:
             return None
-        return self.target.add(key, content)
+        copied = self.known[key] = self.target.add(key, content)
+        return copied
 
 
 def _known_objects(
     place: BackupPlace, folder: ObjectFolder, pieces: Callable[[StageManifest], Sequence[str]]
-) -> Mapping[str, CopiedObject]:
+) -> dict[str, CopiedObject]:
     """The objects of the latest readable backup, by key, as far as they still exist."""
     sizes = folder.sizes()
     for each in reversed(place.ids()):
