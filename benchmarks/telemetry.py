@@ -3,8 +3,8 @@ none.
 
     python -m benchmarks.telemetry [--seconds S] [--rounds N] [--within]
 
-All serve SQLite on loopback, each from its own process, and are measured in alternating rounds: the CPU time of the
-process per request, with all threads. Each round compares every broker with the one that sends nothing, in another
+Each broker serves SQLite on loopback from its own process. In alternating rounds, the script measures the CPU time of
+each process per request, with all threads. Each round compares every broker with the one that sends nothing, in another
 order than the round before; the table has the median and the quartiles of these ratios. One trace in a hundred is
 recorded, as by default. Metrics are sent every ten seconds, six times as often as by default.
 
