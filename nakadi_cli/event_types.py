@@ -98,7 +98,7 @@ def create_event_type(file: str) -> None:
 def update_event_type(file: str, force: tuple[str, ...]) -> None:
     """Change an event type to match a definition, such as the edited output of `get`.
 
-    The broker refuses a schema that removes members that subscriptions declare to read, unless you name them with
+    The broker refuses a schema that removes declared members of subscriptions, unless you name these with
     --force.
     """
     definition = read_definition(file, "an event type")
