@@ -207,12 +207,12 @@ class Metrics:
         )
         self.subscription_events_in_time = self._add_counter(
             "nakadi_subscription_events_in_time_total",
-            "Events that a subscription with an objective consumed as soon as the objective wants.",
+            "Events that a subscription with an objective consumed in time.",
             ("subscription",),
         )
         self.subscription_events_late = self._add_counter(
             "nakadi_subscription_events_late_total",
-            "Events that a subscription with an objective consumed later.",
+            "Events that a subscription with an objective consumed too late.",
             ("subscription",),
         )
         self.subscription_objective = self._add_gauge(

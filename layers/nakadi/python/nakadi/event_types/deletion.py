@@ -38,7 +38,7 @@ class Dependents(Protocol):
         """Whether something depends on the event type."""
 
     def readers_of(self, name: str) -> Sequence[Reader]:
-        """The subscriptions to the event type, and the members that they declare to read."""
+        """The subscriptions to the event type, and the members that they have declared."""
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.

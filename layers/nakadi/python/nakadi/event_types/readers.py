@@ -60,7 +60,7 @@ class JudgedSchema(Struct, frozen=True):
 
 
 class EventTypeReaders(Struct, frozen=True):
-    """The readers of an event type. `unread` are the members that no subscription declares to read."""
+    """The readers of an event type. `unread` are the members that no subscription has declared."""
 
     readers: Sequence[Reader]
     unread: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The members that subscriptions declare to read, and the effect of a schema change on them."""
+"""The declared members of subscriptions, and the effect of a schema change on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReadChange(Struct, frozen=True, kw_only=True):
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """A subscription to an event type, and the members that it declares to read; None if it declares nothing."""
+    """A subscription to an event type, and the members that it has declared; None if it declares nothing."""
 
     subscription_id: str
     owning_application: str

@@ -1,4 +1,4 @@
-"""The members that subscriptions declare to read: whether they exist, and how they have changed since."""
+"""The declared members of subscriptions: whether they exist, and how they have changed since the declaration."""
 
 from __future__ import annotations
 
