@@ -3,19 +3,25 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from nakadi.engines.archive import gzip_format, member_format, segment_cache
 from nakadi.engines.archive.reading import ArchiveReader
-from nakadi.engines.archive.segment_cache import CONCURRENT_READS, SegmentCache, UnreadableSegment
+from nakadi.engines.archive.segment_cache import (
+    CONCURRENT_READS,
+    CONCURRENT_UNPACKINGS,
+    SegmentCache,
+    UnreadableSegment,
+)
 from nakadi.engines.archive.segments import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from tests.support.patience import PATIENCE, until
+from tests.support.traced_memory import trace_memory
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -265,6 +271,85 @@ def test_readers_that_come_back_have_more_and_more_read_for_them():
             assert len(setup.store.asked) <= 2 * (number + 1) + 1
             assert len(setup.store.asked) - number <= CONCURRENT_READS + 1
     assert len(set(setup.store.asked)) == len(setup.store.asked) > 40
+
+
+def test_readers_do_not_wait_for_more_together_than_one_may(monkeypatch):
+    """While one reader waits for as many bytes as are read ahead, another one reads only what it needs now."""
+    setup = ReadingSetup(*[LARGE] * 8)
+    lengths = [segment.location.length for segment in setup.segments]
+    monkeypatch.setattr(segment_cache, "MAX_BYTES_READ_AHEAD", sum(lengths[1:3]))
+    with closing(setup.reader):
+        setup.store.may_go_on.clear()
+        assert setup.segment_cache.begin_reading_ahead("t", 0, setup.segments[1:5]) == 3 * LARGE
+        assert setup.segment_cache.begin_reading_ahead("t", 0, setup.segments[4:]) == 0
+        found = setup.segment_cache.read_in_order("t", 0, setup.segments[4:], 4 * LARGE, MANY, MANY)
+        with ThreadPoolExecutor(1) as threads, closing(found):
+            reading = threads.submit(next, found)
+            until(lambda: len(setup.store.asked) == 3)
+            assert sorted(setup.store.asked) == ["object 1", "object 2", "object 4"]
+            setup.store.may_go_on.set()
+            assert reading.result(PATIENCE)[0] == setup.segments[4]
+        until(lambda: not setup.segment_cache._ahead)
+        assert setup.segment_cache.begin_reading_ahead("t", 0, setup.segments[6:]) == 8 * LARGE
+
+
+def test_few_segments_are_unpacked_at_once(monkeypatch):
+    """However many segments arrive at the same time, only a few are unpacked at a time."""
+    parse, lock, may_go_on = member_format.parse_partition_member, threading.Lock(), threading.Event()
+    running: list[int] = []
+    most: list[int] = []
+
+    def parse_when_allowed(content, topic, partition):
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        assert may_go_on.wait(PATIENCE)
+        events = parse(content, topic, partition)
+        with lock:
+            running.pop()
+        return events
+
+    monkeypatch.setattr(member_format, "parse_partition_member", parse_when_allowed)
+    setup = ReadingSetup(*[10] * 12)
+    with ThreadPoolExecutor(1) as threads, closing(setup.reader):
+        reading = threads.submit(list, setup.segment_cache.read_in_order("t", 0, setup.segments, 0, MANY, MANY))
+        until(lambda: len(setup.store.asked) == 12 and len(running) == CONCURRENT_UNPACKINGS)
+        may_go_on.set()
+        assert len(reading.result(PATIENCE)) == 12
+    assert max(most) == CONCURRENT_UNPACKINGS
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_the_cache_takes_as_much_memory_as_it_may(key):
+    """The limit holds for memory, also if events take little of the store because they compress well, and whether they
+    are kept as text or as objects."""
+    store, segments = MemoryStore(), []
+    for first in range(0, 40_000, 2000):
+        events = [
+            StoredEvent(offset, Record(b'{"word":"%b"}' % (b"a" * 100), key), NOW + timedelta(seconds=offset // 10))
+            for offset in range(first, first + 2000)
+        ]
+        content = member_format.pack_member("t", 0, events)
+        store.put(f"object {first}", content)
+        location = ArchiveLocation(f"object {first}", 0, len(content))
+        segments.append(
+            IndexSegment(
+                state_before=IndexingState(next_offset=first),
+                offset_count=2000,
+                first_stored_at=0,
+                last_stored_at=0,
+                location=location,
+            )
+        )
+    max_bytes = 3_000_000
+
+    def fill_cache() -> SegmentCache:
+        cache = SegmentCache(store, most_bytes=max_bytes)
+        for segment in segments:
+            cache.read_segment("t", 0, segment)
+        return cache
+
+    assert 0.5 * max_bytes < trace_memory(fill_cache).kept < 1.3 * max_bytes
 
 
 def test_a_single_look_reads_nothing_ahead():

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 from nakadi.common.metrics import Metrics
@@ -16,7 +16,7 @@ from nakadi.engines.archive.damage import ArchiveDamage, DamagedPart
 from nakadi.engines.archive.policy import EmptyTopicCatalog, TopicCatalog, describe_partition
 from nakadi.engines.archive.presence import check_mounted_after_failed_read
 from nakadi.engines.archive.segments import count_events_from
-from nakadi.model.events import StoredEvent
+from nakadi.model.events import LazyEvents, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
@@ -24,15 +24,25 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 log = logging.getLogger(__name__)
 
 
-MAX_CACHED_BYTES = 4_000_000
-"""Compressed bytes, as in the store: some segments for each simultaneous reader."""
+MAX_CACHED_BYTES = 16_000_000
+"""Bytes of memory, where events take three to fifty times as many bytes as in the store."""
+
+BYTES_PER_EVENT_OBJECT = 500
+BYTES_PER_EVENT_IN_TEXT = 50
+BYTES_PER_TEXT = 300
+"""How many bytes of memory events take beside their values: each by itself, or several in one text."""
 
 CONCURRENT_READS = 16
 """How many objects a process requests at the same time."""
 
+CONCURRENT_UNPACKINGS = 2
+"""How many segments a process unpacks at the same time: each takes several megabytes, and more are not faster, because
+most of this work needs the interpreter."""
+
 MAX_OBJECTS_READ_AHEAD = 16
 MAX_BYTES_READ_AHEAD = 2_000_000
-"""How many objects, and how many of their stored bytes, may be requested before a reader takes the first object."""
+"""How many objects, and how many of their stored bytes, may be requested before a reader takes the first object. All
+readers of a process together wait for at most as many bytes, because the cache would drop more before they are used."""
 
 MIN_COMPRESSION_RATIO = 4
 """Unpacked events are assumed to take at least this many times their bytes in the store, to guess which segments are
@@ -40,6 +50,8 @@ enough for a reader."""
 
 MAX_SEQUENTIAL_READS = 1000
 """How many readers are recognized when they return for the following events."""
+
+NO_UNPACKING_LIMIT = nullcontext()
 
 Events = Sequence[StoredEvent]
 
@@ -67,6 +79,11 @@ class SequentialRead(NamedTuple):
     end_offset: int = 0
 
 
+class _CachedSegment(NamedTuple):
+    events: Events
+    size: int
+
+
 class SegmentCache:
     """Archived segments that were read lately, and threads that read ahead."""
 
@@ -84,9 +101,11 @@ class SegmentCache:
         self._metrics.archive_damaged_offsets.add_bounded_source(self._damage.rows)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._members: OrderedDict[ArchiveLocation, Events] = OrderedDict()
+        self._members: OrderedDict[ArchiveLocation, _CachedSegment] = OrderedDict()
         self._bytes = 0
+        self._unpacking = threading.BoundedSemaphore(CONCURRENT_UNPACKINGS)
         self._ahead: dict[ArchiveLocation, Future[Events]] = {}
+        self._bytes_ahead = 0
         self._sequential_reads: OrderedDict[tuple[str, int, int], SequentialRead] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
@@ -135,26 +154,33 @@ class SegmentCache:
                 if future is not None:
                     future.cancel()
 
-    @staticmethod
     def _fits_read_ahead(
-        waiting: Sequence[tuple[IndexSegment, object]], following: IndexSegment, more_events: bool, more_bytes: bool
+        self,
+        waiting: Sequence[tuple[IndexSegment, object]],
+        following: IndexSegment,
+        more_events: bool,
+        more_bytes: bool,
     ) -> bool:
         if not waiting:
             return True
+        length = _archived_location(following).length
         asked = sum(_archived_location(each).length for each, _ in waiting)
-        fits = (
-            len(waiting) < MAX_OBJECTS_READ_AHEAD
-            and asked + _archived_location(following).length <= MAX_BYTES_READ_AHEAD
-        )
-        return fits and more_events and more_bytes
+        fits = len(waiting) < MAX_OBJECTS_READ_AHEAD and asked + length <= MAX_BYTES_READ_AHEAD
+        return fits and more_events and more_bytes and self._has_room_ahead(length)
+
+    def _has_room_ahead(self, length: int) -> bool:
+        """Whether all readers together wait for little enough. Threads may see this at once: the limit is not exact."""
+        return not self._bytes_ahead or self._bytes_ahead + length <= MAX_BYTES_READ_AHEAD
 
     def begin_reading_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
         """Read ahead as many of these segments as fit, because they will be needed soon. Returns the end of the last
-        one.
+        one, or 0.
         """
         end = size = 0
         for segment in segments:
-            if segment.location is None or (size and size + segment.location.length > MAX_BYTES_READ_AHEAD):
+            if segment.location is None or not self._has_room_ahead(segment.location.length):
+                break
+            if size and size + segment.location.length > MAX_BYTES_READ_AHEAD:
                 break
             size += segment.location.length
             self._begin_read(topic, partition, segment)
@@ -188,7 +214,7 @@ class SegmentCache:
             known = self._members.get(location)
             if known is not None:
                 self._members.move_to_end(location)
-            return known, self._ahead.get(location)
+            return known and known.events, self._ahead.get(location)
 
     def _begin_read(self, topic: str, partition: int, segment: IndexSegment) -> Future[Events] | None:
         """The read of a segment, started unless it is in progress; None if its events are known, or after closing."""
@@ -201,6 +227,7 @@ class SegmentCache:
                 return begun
             begun = self._threads().submit(self._read_segment, location, topic, partition, segment)
             self._ahead[location] = begun
+            self._bytes_ahead += location.length
         begun.add_done_callback(self._pending_read_remover(location))
         return begun
 
@@ -224,6 +251,7 @@ class SegmentCache:
             with self._lock:
                 if self._ahead.get(location) is future:
                     del self._ahead[location]
+                    self._bytes_ahead -= location.length
 
         return when_done
 
@@ -236,7 +264,7 @@ class SegmentCache:
     def _read_segment(self, location: ArchiveLocation, topic: str, partition: int, segment: IndexSegment) -> Events:
         self._metrics.cache_misses.add(1, "archive")
         try:
-            events = read_segment(self._store, topic, partition, segment)
+            events = read_segment(self._store, topic, partition, segment, self._unpacking)
         except UnreadableSegment as error:
             place = describe_partition(self._catalog, topic, partition)
             log.error("%s", error.describe(place))  # noqa: TRY400  # the place is all that matters
@@ -251,13 +279,22 @@ class SegmentCache:
         return events
 
     def _add_to_cache(self, location: ArchiveLocation, events: Events) -> None:
+        size = _bytes_in_memory(events)
         with self._lock:
             if location not in self._members:
-                self._members[location] = events
-                self._bytes += location.length
+                self._members[location] = _CachedSegment(events, size)
+                self._bytes += size
             while self._bytes > self._most_bytes and len(self._members) > 1:
-                gone, _ = self._members.popitem(last=False)
-                self._bytes -= gone.length
+                _, gone = self._members.popitem(last=False)
+                self._bytes -= gone.size
+
+
+def _bytes_in_memory(events: Events) -> int:
+    """About how many bytes of memory events take."""
+    if isinstance(events, LazyEvents):
+        texts = sum(len(block.text) for block in events.blocks)
+        return texts + BYTES_PER_TEXT * len(events.blocks) + BYTES_PER_EVENT_IN_TEXT * len(events)
+    return sum(len(event.record.value or b"") for event in events) + BYTES_PER_EVENT_OBJECT * len(events)
 
 
 def _archived_location(segment: IndexSegment) -> ArchiveLocation:
@@ -265,14 +302,24 @@ def _archived_location(segment: IndexSegment) -> ArchiveLocation:
     return segment.location
 
 
-def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
+def read_segment(
+    store: ArchiveStore,
+    topic: str,
+    partition: int,
+    segment: IndexSegment,
+    unpacking: AbstractContextManager[object] = NO_UNPACKING_LIMIT,
+) -> Sequence[StoredEvent]:
     """The events of a segment in the store, which must be unchanged. Raises `UnreadableSegment`, and `Unavailable` if
     the archive is not there.
+
+    It enters `unpacking` when it has read the object.
     """
     location = segment.location
     assert location is not None
     try:
-        events = member_format.parse_partition_member(store.read_range(location), topic, partition)
+        content = store.read_range(location)
+        with unpacking:
+            events = member_format.parse_partition_member(content, topic, partition)
         _check_contents(events, segment)
     except gzip_format.BadArchive as error:
         raise UnreadableSegment(topic, partition, segment, f"is damaged: {error}") from error
