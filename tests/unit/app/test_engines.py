@@ -75,15 +75,16 @@ def test_a_log_index_is_in_the_store_of_its_log_if_that_can_hold_one(settings, u
 
 
 def test_an_engine_that_is_new_counts_as_shared_and_as_changed_by_others():
-    """An engine that is missing from the exceptions is treated in the way that is safe for every engine: as shared with
-    other processes, which change it unnoticed."""
+    """The broker treats an engine that is missing from the exceptions in the way that is safe for every engine: as
+    shared with other processes, whose changes it does not notice.
+    """
     urls = ["memory:", "sqlite:///data/nakadi.db", "dynamodb://tables", "new://here"]
     assert [engines.is_shared_store(url) for url in urls] == [False, True, True, True]
     assert [engines.may_have_unknown_neighbours(url) for url in urls] == [False, False, True, True]
 
 
 def test_every_event_log_has_a_type_of_storage():
-    """An engine without a storage type is an error, and never counts as embedded."""
+    """Every event log has a storage type; a missing type is an error, and does not count as embedded."""
     assert engines.STORAGE_TYPES.keys() == engines.EVENT_LOG_OPENERS.keys()
     with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.storage_type("redis://here")

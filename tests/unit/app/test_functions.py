@@ -4,7 +4,9 @@ from nakadi.app.functions import make_http_function
 
 
 def test_bodies_that_come_often_are_compiled_while_a_function_starts(monkeypatch):
-    """A commit does not wait for the schema of its body: its area names the schema, and the start compiles it."""
+    """While a function starts, it compiles the schemas that its areas name, so the first commit does not wait for
+    that.
+    """
     compiled = []
     monkeypatch.setattr("nakadi.openapi.checks.compile_body_schemas", lambda *names: compiled.extend(names))
 

@@ -68,7 +68,7 @@ def test_a_line_for_people_is_readable():
     ],
 )
 def test_secrets_are_never_written(form, said):
-    """A token that gets into a log line is removed, both from the message and from the traceback."""
+    """If a token gets into a log line, it is removed from the message and from the traceback."""
     line = form.format(log_record("%s", said, exc_info=exception_info(said)))
 
     assert not any(secret in line for secret in (TOKEN, "YW5uOnNlY3JldA", "opaque-token-123"))
@@ -86,7 +86,7 @@ FULL = Unavailable("/data/nakadi.db: database or disk is full")
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_a_known_cause_is_a_line_without_a_traceback(formatter):
-    """A store that does not work needs one line with its cause; other handlers still have the traceback."""
+    """A fault of a store with a known cause is one line without a traceback; other handlers still get the traceback."""
     record = log_record("Append to %s failed", "order.placed", exc_info=(Unavailable, FULL, None))
 
     line = formatter.format(record)

@@ -101,7 +101,7 @@ class ExpectedChange:
     after: object
     body: object = None
     before: Callable[[TwoProcesses], Mapping[str, str]] = lambda _: {}
-    """Makes what the request is about, and says what in its path is not known before."""
+    """Creates what the request needs, and returns the values for its path that are not known before."""
 
 
 def partitions(broker: BrokerServices) -> int:
@@ -246,8 +246,9 @@ def test_a_changed_subscription_is_in_force_in_every_process(processes):
 
 
 def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(processes):
-    """If the same change was made before, and nobody waited for it, a request for it is answered when the change is in
-    force. (R295)"""
+    """If the change was already made, but nobody waited for it, a request for the same change is answered once the
+    change is in force. (R295)
+    """
     assert partitions(processes.reader) == 1
     processes.writer.registration.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)
     assert partitions(processes.reader) == 1
@@ -270,7 +271,9 @@ def test_refusals_and_reads_are_answered_at_once(processes):
 
 
 def test_a_broker_whose_processes_hear_of_changes_waits_for_none(tmp_path):
-    """A broker on a data file acknowledges its changes at once: its workers share the count of changes. (R295)"""
+    """A broker on a data file acknowledges its changes at once, because its workers share the counters of changes.
+    (R295)
+    """
     clock, file = HandMovedClock(), f"sqlite:///{tmp_path}/nakadi.db"
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
         processes = TwoProcesses(broker, broker, clock)

@@ -1,4 +1,4 @@
-"""The time within which a process has to end."""
+"""The deadline for the end of a process."""
 
 import logging
 import threading
@@ -61,7 +61,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
 
 
 def test_the_time_runs_from_the_signal_on():
-    """The time does not start before a signal asks the process to end."""
+    """The deadline runs from the signal that asks the process to end."""
     ended = RecordedExit()
     with ShutdownDeadline(0, end=ended):
         assert not ended.event.wait(0.01)
@@ -90,7 +90,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
 
 
 def test_threads_at_work_are_reported_by_their_place():
-    """Threads that do the same are listed once, with their number; threads that wait for work are not listed."""
+    """The log lists threads with the same work once, with their number, and no threads that wait for work."""
     with stuck_threads(2):
         assert "2 x test-asking in " in describe_busy_threads()
     assert "test-asking" not in describe_busy_threads()

@@ -14,7 +14,7 @@ class ProcessExit(BaseException):
 
 @pytest.fixture
 def steps_taken():
-    """The steps that were taken, in order."""
+    """The steps of the program so far, in order."""
     return []
 
 

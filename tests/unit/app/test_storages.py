@@ -26,7 +26,7 @@ def a_kafka(configuration):
 
 
 def test_a_dedicated_stream_is_where_the_shared_one_is():
-    """A storage's stream is in the region of the built-in storage, and has its other options."""
+    """A storage with a dedicated stream uses the region and the other options of the built-in storage."""
     assert storage_url(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
         "kinesis://nakadi-live-orders?region=eu-central-1&window=3"
     )
@@ -81,7 +81,9 @@ MSK = "b-1.shop.4fw2.c2.kafka.eu-central-1.amazonaws.com:9098"
     ],
 )
 def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
-    """Brokers of MSK get a token for their region if the port is IAM's; no other server ever gets one."""
+    """The broker signs in to MSK servers with a token for their region if the port is the one for IAM; no other
+    server gets a token.
+    """
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     url = storage_url(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
 
@@ -134,7 +136,7 @@ def test_a_stream_is_looked_for(kinesis, tmp_path):
 
 
 def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
-    """Looking for a stream ends soon, even if no server listens at the address. (R239)"""
+    """The search for a stream ends soon, even if no server listens at the address. (R239)"""
     monkeypatch.setattr(opening, "STREAM_CHECK_TIMEOUT_SECONDS", 0.1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -158,7 +160,7 @@ def test_a_log_that_two_storages_share_is_closed_once():
 
 
 def test_a_log_is_opened_once_and_closed_with_the_others():
-    """A storage's log is opened with the first request for it, and is the same for all later ones."""
+    """The first request for a storage's log opens the log, and later requests get the same one."""
     opened = []
 
     def open_for(storage):
@@ -184,7 +186,7 @@ def test_an_unknown_storage_is_out_of_reach():
 
 
 def test_no_log_is_opened_once_they_are_closed():
-    """A storage that is requested too late gets no log, because that log would never be closed."""
+    """After closing, a request gets no log, because nobody would close it."""
     opened = []
     logs = StorageLogs(
         MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append

@@ -15,7 +15,7 @@ SAMPLED = b'{"metadata":{"span_ctx":{"traceparent":"00-4bf92f3577b34da6a3ce929d0
 
 
 class AnsweringSender:
-    """A sender whose sink gives the same answer each time."""
+    """A sender that returns the same answer each time."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -37,7 +37,7 @@ def an_attempt(*events):
 
 
 def deliver(attempt, answer):
-    """The answer that the broker gets, and the recorded spans."""
+    """Make an attempt, and return its answer and the recorded spans."""
     exporter = InMemorySpanExporter()
     sender = TracedSender(AnsweringSender(answer), OpenTelemetryTracer(SimpleSpanProcessor(exporter), ratio=1))
     return asyncio.run(sender.deliver(attempt)), exporter.get_finished_spans()
@@ -45,8 +45,9 @@ def deliver(attempt, answer):
 
 @pytest.mark.parametrize(("status", "error"), [(200, None), (500, "failed"), (503, "later"), (410, "gone")])
 def test_an_attempt_has_a_span(status, error):
-    """A delivery whose events belong to a sampled trace has a span with a link to the trace, with the result of the
-    attempt."""
+    """A delivery whose events belong to a sampled trace has a span with a link to the trace and the result of the
+    attempt.
+    """
     answer, [span] = deliver(an_attempt(SAMPLED, b"{}"), Answer(status))
 
     assert answer == Answer(status)

@@ -11,7 +11,7 @@ from tests.support.clock import HandMovedClock
 
 
 class BusyRegistry(MemoryRegistry):
-    """A registry in which another process writes first, for a given number of times."""
+    """A registry in which another process writes first, the given number of times."""
 
     def __init__(self, times):
         super().__init__()

@@ -103,7 +103,7 @@ def test_all_tokens_may_belong_to_services(issuer):
 
 
 def test_users_and_services_may_have_claims_of_their_own(issuer):
-    """If services have a claim that users do not have, no realm is needed to distinguish them."""
+    """If services have a claim that users lack, no realm is needed to distinguish them."""
     tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
 
     assert tokens.verified_subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
@@ -243,7 +243,7 @@ def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
 
 
 def test_the_name_of_a_subject_has_a_maximum_length(issuer):
-    """A name that would make each event of its publisher longer by kilobytes is refused."""
+    """A subject's name that would add kilobytes to each of its events is refused."""
     tokens = tokens_of(issuer)
 
     assert tokens.verified_subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
@@ -277,7 +277,7 @@ def verifier_with_clock(issuer, clock):
 
 
 def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, issuer, clock, decoded_tokens):
-    """For several tokens, and for any spelling of the scheme."""
+    """The signature of each token is checked once, however clients spell the scheme."""
     first, second = (
         issuer.token(name, scope="uid", exp=clock.now() + timedelta(hours=1), iat=clock.now())
         for name in ("ann", "bob")
@@ -291,8 +291,7 @@ def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, is
 
 
 def test_a_known_token_expires(verifier_with_clock, issuer, clock):
-    """The verifier refuses a known token once it has expired, and also if the clock is before the time from which it is
-    valid."""
+    """The verifier refuses a known token once it has expired, and before the time from which it is valid."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
     assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.move(60 + RULES.leeway_seconds - 1)

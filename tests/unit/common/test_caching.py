@@ -61,8 +61,9 @@ def test_a_read_that_met_a_change_is_not_remembered():
 
 
 def test_what_nobody_asks_for_any_more_is_dropped():
-    """Keys that are requested for a while, such as versions of event types, are removed once they are too old. A key
-    that is requested all the time stays."""
+    """Keys that nobody requests any more, such as old versions of event types, are removed once they are too old. A
+    key that is requested continuously stays.
+    """
     clock, reads = HandMovedClock(), []
     cache = Cache(clock, 1.0)
     for number in range(1000):
@@ -134,8 +135,9 @@ class TestWithAWatch:
         assert setup.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
     def test_a_function_that_stood_still_asks_again(self, setup: CacheSetup):
-        """Values that were read before a process was suspended are forgotten, although its steady clock stood still as
-        well."""
+        """After a process was suspended, it forgets the values that it read before, although its steady clock stood
+        still.
+        """
         setup.get()
         setup.clock.stand_still(3600)
         setup.write(2)
@@ -167,7 +169,9 @@ class TestWithAWatch:
         assert setup.asked == {"changes": 1, "a": 1}
 
     def test_quick_work_is_never_interrupted_by_all_at_once(self, setup: CacheSetup):
-        """Before the cache is too old, a single piece of quick work goes to a thread, which reads again."""
+        """Shortly before the cache is too old, one piece of quick work goes to a thread that reads again, so the
+        others can continue.
+        """
         setup.get()
         setup.clock.move(0.6)
         with pytest.raises(NeedsThread):
@@ -185,7 +189,7 @@ class TestWithAWatch:
                 run_without_blocking(setup.get)
 
     def test_quick_work_does_not_read(self, setup: CacheSetup):
-        """Values that are not cached are read by a thread."""
+        """Quick work never reads; values that are not cached are left to a thread."""
         setup.get("a")
         with pytest.raises(NeedsThread):
             run_without_blocking(lambda: setup.get("b"))

@@ -142,7 +142,9 @@ class TestStreaming:
 
     @pytest.mark.parametrize("number", [1, 100])
     def test_idle_asks_as_often_for_many_event_types_as_for_one(self, brokers: BrokersOnAws, number):
-        """A task that streams idle event types reads the changes once a second, and no more."""
+        """A task that streams idle event types reads the change numbers once a second, however many event types
+        there are.
+        """
         with brokers.a_broker() as broker:
             verdicts = self._verdicts(broker, brokers.make_event_types(broker, number, topics=False))
             verdicts()

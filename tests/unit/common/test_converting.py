@@ -12,7 +12,8 @@ from tests.support.processes import ROOT_ENVIRONMENT
 
 PACKAGE = Path(nakadi.__file__).parent
 
-# The first thread that reads a document examines the types of its fields, which takes so long that others join in.
+# The first thread that reads a document examines the types of its fields, which takes long enough for others to begin,
+# too.
 READ_BY_THREADS = """
 import threading, time
 from msgspec import _utils
@@ -42,15 +43,18 @@ print(len(read) / 6 / len(BROUGHT_BACK))
 
 
 def test_threads_may_read_the_first_document_at_the_same_time():
-    """Otherwise the process would crash, like a worker that restarted while publishers waited for it."""
+    """Threads may read the first document at the same time. Without preparation, the process would crash, as a
+    worker once did that restarted while publishers waited.
+    """
     command = [sys.executable, "-c", READ_BY_THREADS]
     done = subprocess.run(command, check=False, env=ROOT_ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "1.0", "")
 
 
 def test_nothing_else_converts_to_types_that_threads_share():
-    """Types that are made from schemas belong to one thread until they are ready; decoders are made when their modules
-    are imported."""
+    """No other code prepares types that threads share: a type made from a schema belongs to one thread until it is
+    ready, and decoders are made at import.
+    """
     converting = {
         str(file.relative_to(PACKAGE))
         for file in PACKAGE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Counting, and the metrics of parts that fail or wait."""
+"""How metrics count, and the metrics of failures and waiting."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ def read_sample(metrics, name, **labels):
 
 
 def test_threads_that_count_at_once_lose_nothing(metrics):
-    """In whatever order threads run, no count is lost."""
+    """No count is lost, whatever the order in which threads run."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
@@ -113,7 +113,9 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
-    """If there is no room for all subscriptions, the largest values are reported by id, and the rest as a sum."""
+    """If there are too many subscriptions, those with the largest values are reported by id, and the others as a
+    sum.
+    """
     lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
     metrics.subscription_lag.add_source(lambda: lags)
     metrics.subscription_uncommitted.add_source(lambda: lags)
@@ -139,7 +141,7 @@ def test_values_are_put_into_buckets(metrics):
 
 
 def test_json_keeps_its_names():
-    """Members that the JSON had before there was Prometheus keep their names. (R245)"""
+    """The JSON members that are older than the Prometheus metrics keep their names. (R245)"""
     metrics = Metrics(started=10)
     metrics.answered("get_health", 200, 0.25)
     metrics.kpi_figures.add(7, "dropped")

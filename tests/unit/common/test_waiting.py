@@ -75,7 +75,7 @@ def test_what_a_task_raises_is_its_outcome(threads):
 
 
 def test_only_who_does_not_wait_needs_a_thread(threads):
-    """A Lambda function waits, and so makes its calls itself."""
+    """Only a caller that does not wait needs a thread; a Lambda function waits, so it makes its calls itself."""
 
     async def awaiting_task():
         return await ThreadCall(threads, thread_name)

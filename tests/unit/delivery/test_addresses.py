@@ -18,7 +18,7 @@ REFUSED = (
 
 @pytest.mark.parametrize("address", REFUSED)
 def test_addresses_inside_are_refused(address):
-    """Private, loopback, link-local, metadata and multicast addresses, in every form. (X21)"""
+    """Private, loopback, link-local, metadata and multicast addresses are refused, in every form. (X21)"""
     assert not parse_address_rules(()).allows(address)
 
 

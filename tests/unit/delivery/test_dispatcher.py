@@ -24,7 +24,7 @@ from tests.support.sinks import NOW, a_sink, stored_sink
 
 
 class FailingRepository:
-    """A repository without sinks. It calls `look` with each look, and `look` may raise."""
+    """A repository without sinks. It calls `look` whenever it is read, and `look` may raise."""
 
     def __init__(self, look):
         self.registry = SimpleNamespace(change_counters=self._count)
@@ -41,7 +41,9 @@ class FailingRepository:
 
 
 def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
-    """The interpreter shuts executors down if a program ends without closing its broker."""
+    """If a program ends without closing its broker, the interpreter shuts down executors; the dispatcher then ends
+    without an error.
+    """
     threads = ThreadPoolExecutor(1)
     # Before the next look, as when a program ends.
     repository = FailingRepository(lambda _: threads.shutdown(wait=False))
@@ -54,7 +56,7 @@ def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
 
 
 def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
-    """A store that fails for a moment does not end the dispatcher."""
+    """If the store fails for a moment, the dispatcher logs that, and looks again."""
     monkeypatch.setattr("nakadi.delivery.dispatcher.LOOK_INTERVAL_SECONDS", 0.0)
 
     def fail_first(number):
@@ -115,7 +117,7 @@ class Process:
         self._dispatcher = Dispatcher(SinkRepository(registry), parts, live_holders)
 
     def look_up_sinks(self):
-        """The names of the sinks that the process has."""
+        """Look for sinks once, and return the names of those that the process has."""
         found = self._dispatcher._found = self._dispatcher._look_up_sinks()
         return set(found.sinks)
 

@@ -40,7 +40,7 @@ def test_a_batch_is_delivered_when_all_of_it_is_taken_in():
 
 
 def test_the_event_that_is_refused_is_to_blame():
-    """The events before it count as delivered, even if there are none. (X35, X44)"""
+    """The refused event is to blame, and the events before it count as delivered, even if there are none. (X35, X44)"""
     assert answer_of_entries(3, {0, 2}, {1: REFUSED}) == Answer(None, "too long", verdict=Verdict.FAILED, delivered=1)
     assert answer_of_entries(2, {1}, {0: REFUSED}) == Answer(None, "too long", verdict=Verdict.FAILED, delivered=0)
 

@@ -65,7 +65,7 @@ def sqs(endpoint):
 
 @pytest.fixture(scope="module")
 def clients(endpoint):
-    assert endpoint  # which is an environment variable
+    assert endpoint  # the fixture puts it into an environment variable, which the client reads
     with closing(AwsClients()) as found:
         yield found
 
@@ -178,11 +178,11 @@ def test_a_queue_that_is_missing_is_waited_for(clients):
     assert "NonExistentQueue" in answer.text
 
 
-# Tests with answers that moto does not give.
+# Tests with answers that moto never gives
 
 
 class AnsweringQueue:
-    """Calls whose client is the object itself, which answers like a queue."""
+    """Plays the clients of a sender, and answers like a queue."""
 
     meta = SimpleNamespace(endpoint_url="https://sqs.example.org")
 
@@ -208,7 +208,7 @@ ORDERS = a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo")
 
 @pytest.mark.parametrize(("is_blamed", "verdict"), [(True, Verdict.FAILED), (False, Verdict.LATER)])
 def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
-    """No event of the same group overtakes it. (X43, X44)"""
+    """After an entry fails, no later event of its group is sent. (X43, X44)"""
     queue = AnsweringQueue(lambda sent: {1: is_blamed} if 1 in sent else {})
     answer = deliver(queue, ORDERS, events("a", "b", "a", "b"))
     assert queue.sent == [[0, 1]]
@@ -241,7 +241,9 @@ def test_permissions_and_rates_are_faults_of_no_event(code):
     ],
 )
 def test_what_an_answer_leaves_out_is_not_delivered(said):
-    """An answer may be incomplete: if silence counted as success, an event could be lost. (X44)"""
+    """An entry that an answer does not mention counts as not delivered, because otherwise an event could be lost.
+    (X44)
+    """
 
     class SilentQueue(AnsweringQueue):
         def send_message_batch(self, **_):
@@ -267,7 +269,7 @@ WRONG_ANSWERS = {
 @pytest.mark.parametrize("wrong", WRONG_ANSWERS)
 @pytest.mark.parametrize("kind", [SinkType.SQS, SinkType.SNS, SinkType.EVENTBRIDGE])
 def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
-    """A server gives this answer to every request of the SDK: events wait, and none counts as delivered. (X15, X44)"""
+    """If a server gives the SDK a wrong answer, events wait, and none counts as delivered or is to blame. (X15, X44)"""
     with serve_errors(*WRONG_ANSWERS[wrong]) as address, closing(AwsClients()) as calls:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -277,7 +279,9 @@ def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
 
 
 def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
-    """The entry that is to blame is found this way. (X44)"""
+    """If a request is refused as a whole, its entries are sent one by one, which finds the entry that is to blame.
+    (X44)
+    """
 
     def refuse(sent):
         if 1 in sent:
@@ -305,7 +309,7 @@ def test_no_request_begins_when_the_time_is_over():
 
 
 class AnsweringEventBus:
-    """Calls whose client is the object itself, which answers like EventBridge."""
+    """Plays the clients of a sender, and answers like EventBridge."""
 
     def __init__(self, *codes):
         self.entries = []

@@ -28,7 +28,7 @@ FAILED = an_item(PublishingStatus.FAILED, "no room")
 
 
 def test_events_are_published_without_what_the_broker_wrote():
-    """The id and everything that the client wrote stay. (X37)"""
+    """Events are published without the broker's own metadata; their ids and all that clients wrote stay. (X37)"""
     own = {"eid": "e", "occurred_at": "t", "span_ctx": {"a": "b"}, "partition": "1"}
     written = {"event_type": "x", "received_at": "t", "version": "1.0.0", "flow_id": "f", "published_by": "p"}
     events = [{"n": 1, "metadata": {**own, **written}}, {"n": 2}, [3]]
@@ -56,7 +56,7 @@ def test_what_an_outcome_means(outcome, answer):
 
 @pytest.mark.parametrize("error", [NotFound("gone"), TryLater("busy"), Unavailable("down")])
 def test_what_hinders_publishing_blames_no_event(error):
-    """The batch waits until the obstacle has gone. (X15, X37)"""
+    """If publishing is not possible for now, the batch waits, and no event is to blame. (X15, X37)"""
 
     def publish(*_):
         raise error

@@ -1,4 +1,4 @@
-"""Calls to sinks, however the sinks behave."""
+"""Requests to sinks that behave in many ways."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_sink_that_says_nothing_costs_its_time():
     ids=["none", "no", "long"],
 )
 def test_what_is_no_answer_is_a_failure(answer):
-    """The sink has received the batch, so the batch may be to blame. (X24)"""
+    """If a sink's response is not valid HTTP, the sink has received the batch, so the batch may be to blame. (X24)"""
 
     async def serve(reader, writer):
         await read_request(reader)
@@ -205,7 +205,9 @@ def test_a_sink_that_is_not_there_has_seen_nothing():
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0"])
 def test_the_address_is_checked_where_the_connection_is_made(host):
-    """Whatever a name resolves to at this moment, no socket to an internal address is opened. (X21)"""
+    """The sender checks the address to which it connects, and opens no socket to an internal one, whatever a name
+    resolves to. (X21)
+    """
 
     async def run():
         async with a_sink(answering_server(OK)) as (url, connections), a_sender() as sender:
@@ -240,7 +242,7 @@ def test_a_name_that_changes_between_two_looks_does_not_matter(monkeypatch):
 
 
 def test_a_certificate_that_nobody_signed_is_refused():
-    """The batch is not sent. (X20)"""
+    """A sink with a certificate that nobody has signed does not get the batch. (X20)"""
     requests: list[bytes] = []
 
     async def run():

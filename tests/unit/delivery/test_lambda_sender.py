@@ -1,4 +1,4 @@
-"""Functions that are invoked with a batch, and the meaning of their answers."""
+"""Invokes functions with a batch, and interprets their answers."""
 
 import asyncio
 import json
@@ -121,7 +121,9 @@ def test_a_function_that_is_not_reached_does_not_count(monkeypatch):
 
 
 def test_credentials_are_looked_for_until_there_are_some(monkeypatch, tmp_path):
-    """Until then, events wait; no restart is needed. (X15, X41)"""
+    """The sender looks for credentials until it finds some; meanwhile, events wait, and no restart is needed. (X15,
+    X41)
+    """
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

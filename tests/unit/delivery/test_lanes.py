@@ -116,7 +116,7 @@ def test_a_batch_is_tried_again_unchanged_and_under_its_id():
 
 @pytest.mark.parametrize(("tries", "longest"), [(1, 1), (2, 2), (3, 4), (7, 60), (1000, 60)])
 def test_pauses_grow_and_are_random(tries, longest):
-    """Back-off with full jitter. (X13)"""
+    """The pauses between attempts grow exponentially, with full jitter. (X13)"""
     assert pause_seconds(tries, 0.0) == 0
     assert pause_seconds(tries, 0.5) == longest / 2
     assert pause_seconds(tries, 1.0) == longest
@@ -215,8 +215,9 @@ def test_a_failed_commit_gives_nothing_up():
 
 
 def test_deliveries_that_follow_each_other_share_commits():
-    """There is one commit at a time, with some milliseconds between them; the last delivery is committed at once.
-    (X33)"""
+    """A partition has one commit at a time, and a few milliseconds between commits; the last delivery is committed
+    at once. (X33)
+    """
     session = a_session(batch_limit=1)
     [attempt] = session.receive(FIRST, [some_events(4)], 0)
     commit, attempt = session.handle_answer(attempt.number, Answer(200), 0)
@@ -244,7 +245,7 @@ def test_a_lane_that_fails_or_settles_commits_at_once():
 
 
 def test_long_events_make_small_batches():
-    """A body contains about a megabyte at most, or one event. (X10)"""
+    """The body of a delivery has at most about a megabyte, or a single event. (X10)"""
     session = a_session()
     size = MAX_BATCH_BYTES // 3
     [attempt] = session.receive(FIRST, [some_events(2, size=size), some_events(5, start=2, size=size)], 0)
@@ -299,7 +300,9 @@ def test_the_first_event_goes_by_itself_if_a_sink_names_it():
 
 
 def test_a_batch_of_which_nothing_was_taken_in_yet_stays_as_it_is():
-    """Even if further events arrive: so its id means the same events. (X12)"""
+    """If the sink has accepted nothing of a batch, the batch stays the same even if further events arrive, so its id
+    means the same events. (X12)
+    """
     session = a_session()
     [first] = session.receive(FIRST, [some_events(3)], 0)
     session.handle_answer(first.number, Answer(None, verdict=Verdict.LATER, delivered=0), 0)
@@ -439,9 +442,9 @@ BY_KEY_OR_NOT = pytest.mark.parametrize("parallel", Parallel)
 @BY_KEY_OR_NOT
 @pytest.mark.parametrize("seed", range(60))
 def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed, parallel):
-    """Nothing is lost, nothing overtakes, nothing is committed without being accepted, and nothing is sent again after
-    its commit. Processes that end settle first; processes that are killed do not. (X11, X12, X17, X30, X32, X33, X60,
-    X61)"""
+    """No event is lost, overtaken, committed without being accepted, or sent again after its commit. Processes that
+    end settle first; killed ones do not. (X11, X12, X17, X30, X32, X33, X60, X61)
+    """
     SinkWorld(seed, has_policy=False, parallel=parallel).run()
 
 
@@ -456,12 +459,13 @@ def test_only_events_that_the_sink_fails_at_are_given_up(seed, parallel):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
-    """No event is given up, the sink is called about once a minute meanwhile, and is served soon afterwards. (X13,
-    X15)"""
+    """During an outage, no event is given up, and the sink is called about once a minute; soon afterwards, it gets
+    everything. (X13, X15)
+    """
     world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
     world.run()
     [after, *_] = [each for each in world.called_at if each >= world.down_until]
-    # The pause, and the time that the simulated world itself lets pass before its next step.
+    # The longest pause, and the time that the simulation may let pass before its next step.
     assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
     # Each process that takes over starts with short pauses.
     beginnings = world.streams * len(world.partitions)

@@ -38,7 +38,7 @@ class SimulatedLoop:
         heapq.heappush(self._due, (moment, next(self._numbers), do))
 
     def work(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do this as soon as the loop has had this much time for it."""
+        """Call `do` once the loop has spent this much time on it."""
         self._free_at = max(self.now, self._free_at) + seconds
         self.call_at(self._free_at, do)
 
@@ -49,7 +49,7 @@ class SimulatedLoop:
 
 
 class SimulatedSink:
-    """A sink that gets an event every few seconds. The stream hands over this many events before they are committed."""
+    """A sink that gets an event every few seconds. Its stream hands over at most this many uncommitted events."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, *, is_affected: bool) -> None:
         self.loop = loop

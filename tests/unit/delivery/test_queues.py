@@ -17,7 +17,9 @@ def a_queue(*keys, size=1):
 
 
 def test_what_goes_back_comes_again_before_what_follows_it():
-    """Even if other events of its batch are delivered. (X60)"""
+    """An event that goes back comes again before those that follow it, even if other events of its batch are
+    delivered. (X60)
+    """
     queue = a_queue("a", "b", "a", "c")
     taken = queue.take(2)
     delivered, rest = split_runs(taken, 1)
@@ -51,7 +53,7 @@ def test_what_is_delivered_ahead_is_told_in_ranges():
 
 
 def test_neighbours_of_a_batch_are_one_run():
-    """The text of consecutive events is copied at once. A body has about a megabyte at most. (X10)"""
+    """Consecutive events of a batch are one run, so their text is copied at once. (X10)"""
     queue = a_queue("a", "b", "c", "d", "e", size=MAX_BATCH_BYTES // 3)
     assert [run.count for run in queue.take(9)] == [3]
     assert [run.count for run in queue.take(9)] == [2]

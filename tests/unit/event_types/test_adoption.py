@@ -88,7 +88,9 @@ def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
 
 
 def test_an_adopted_topic_is_never_deleted(broker, name):
-    """The topic belongs to the other broker, even if its event type is deleted here or moves on. (R281)"""
+    """An adopted topic belongs to the other broker, so it stays even if its event type is deleted here or switches
+    its timeline. (R281)
+    """
     adopt(broker, name, an_old(), open_timeline())
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
     broker.clock.move(1_000_000_000)
@@ -160,7 +162,7 @@ def test_another_storage_has_no_topics_of_others(broker, name):
 
 
 def test_an_event_type_with_events_cannot_adopt(broker, name):
-    """The event type's own events would be lost. (R281)"""
+    """An event type with events cannot adopt topics, because its own events would be lost. (R281)"""
     run_blocking(
         broker.logs.for_storage("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
     )

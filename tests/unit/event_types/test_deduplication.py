@@ -16,7 +16,7 @@ REFUSAL = "deduplication is not available in storage kafka-1: it does not know e
 
 
 class OnlyDefault:
-    """Logs of which only the default storage's recognizes events by their ids."""
+    """The logs of storages; only the log of the default storage recognizes events by their ids."""
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:
         return PublisherInMemory().publisher.deduplication.find(storage_id) if storage_id == "default" else None

@@ -20,7 +20,7 @@ def test_several_annotations_state_one_expectation_each():
 
 
 def test_a_name_of_ones_own_is_no_mistake():
-    """The broker warns only about a name that looks similar. (T5, R282)"""
+    """The broker warns about an unknown annotation only if its name looks like a known one. (T5, R282)"""
     assert annotation_warnings(STATED, EVENT_TYPE_ANNOTATIONS) == []
     [warning] = annotation_warnings(["nakadi.io/expects"], EVENT_TYPE_ANNOTATIONS)
     assert "nakadi.io/expects means nothing to the broker; the nearest is nakadi.io/expect" in warning

@@ -10,7 +10,7 @@ ANNOTATION = "nakadi.io/personal-data"
 
 
 def test_paths_are_separated_by_commas():
-    """Each path is returned once. (T10)"""
+    """The annotation has paths separated by commas; each path is returned once. (T10)"""
     assert personal_data_paths({ANNOTATION: "customer.email,  customer.id , customer.email"}) == (
         "customer.email",
         "customer.id",

@@ -170,7 +170,9 @@ def test_a_deleted_event_type_leaves_nothing_behind(event_types):
 
 
 def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event_types):
-    """The documents of both have the same first revision."""
+    """An event type and a later one with the same name are different objects, although their documents have the same
+    revision.
+    """
     event_types.add(an_event_type(name="a.b", id="first"))
     event_types.remove(event_types.find("a.b"))
     event_types.add(an_event_type(name="a.b", id="second"))

@@ -142,7 +142,7 @@ def test_begin_is_before_the_oldest_event():
 
 
 def test_begin_may_be_in_an_empty_closed_timeline():
-    """The beginning is not moved to the next timeline. (C7)"""
+    """A beginning in an empty, closed timeline is not moved to the next timeline. (C7)"""
     assert resolve_offset(a_view(TimelineWithPast([0]), TimelineWithPast([3])), "BEGIN") == "001-0001--1"
 
 

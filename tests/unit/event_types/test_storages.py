@@ -95,7 +95,7 @@ def change_storage(registry):
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
-    """Whichever of its writes collides with another change, the storage is eventually removed. (R238)"""
+    """Whichever write of the removal collides with another change, the storage is eventually removed. (R238)"""
     storages.add(KAFKA)
     act_before_next_writes(registry, *[lambda: None] * before, lambda: change_storage(registry))
 

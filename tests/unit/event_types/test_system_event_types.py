@@ -321,7 +321,9 @@ def a_draft(name):
 
 @pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
 def test_their_names_are_reserved(broker_with_tokens, name):
-    """Otherwise, a client that creates the broker's event types first could read what the broker writes to them."""
+    """The names of the broker's own event types are reserved; otherwise, a client that creates them first could read
+    what the broker writes to them.
+    """
     broker = broker_with_tokens()
     administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 

@@ -214,7 +214,7 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(s
 
 
 def test_only_one_of_two_processes_starts_a_job(setup):
-    """A conditional write claims the start."""
+    """If two processes want to start a job, a conditional write lets only one of them do it."""
     lags = setup.seen_by_jobs(always=True)
     setup.archive_events(setup.event_type("busy"), 1, 3600)
     lags.measure()
@@ -245,7 +245,7 @@ def test_only_one_of_two_processes_starts_a_job(setup):
 
 
 def test_metrics_put_tables_without_a_name_of_their_own_together():
-    """The lag of all other tables is the greatest of theirs, and their rows are added up."""
+    """Tables without a name of their own share one: its lag is the greatest of theirs, and its rows are their sum."""
     metrics = Metrics(max_names=1)
     metrics.table_lag.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
     metrics.table_rows.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
@@ -317,7 +317,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
 
 
 def history_of(setup, event_type, next_offset, partition=0, hours=48):
-    """How many seconds ago the first event that compaction must not touch was stored; 0 if there is none."""
+    """How long ago, in seconds, the first event was stored that compaction must not touch; 0 if there is none."""
 
     class Log:
         def bounds(self, _topic, partitions):

@@ -75,7 +75,7 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
 
 
 def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
-    """The server reads the rest of a refused request only for a short time."""
+    """The server only reads for a short time what a client continues to send after its request was refused."""
 
     class EndlessClient(Client):
         async def receive(self):

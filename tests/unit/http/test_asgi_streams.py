@@ -47,7 +47,7 @@ async def open_client(edge, target, method="GET", **more):
 
 
 def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
-    """Carry out some steps on an edge while requests of the registry's lane occupy its only thread."""
+    """Run steps on an edge while requests of the registry's lane occupy that lane's only thread."""
     stuck = StuckClient()
     quick = [a_route(lane, lambda _: empty_response()) for lane in Lane if lane is not Lane.REGISTRY]
     application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
@@ -371,7 +371,7 @@ def test_what_is_said_again_and_again_costs_no_more_each_time():
 
 
 def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
-    """Otherwise, servers would give their own answer in place of one that cannot be sent."""
+    """An answer that cannot be sent becomes a Problem; otherwise, the server would give an answer of its own."""
 
     class UnsendableApplication(Application):
         def admit_and_begin_answer(self, _request):

@@ -1,4 +1,4 @@
-"""Between two requests, a connection continues in another process; here, in another server."""
+"""A process may hand over a connection to another process between two requests; here, to another server."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE
 
 
 class HandedOverConnection:
-    """Gives a server the connections that a test takes out of a listening socket."""
+    """Gives a server a connection that the test has taken out of a listening socket."""
 
     def __init__(self):
         self.ended = asyncio.Event()
@@ -202,7 +202,7 @@ class HalfWrittenTransport(asyncio.Transport):
 
 
 def test_an_answer_that_is_not_written_yet_is_not_lost():
-    """While the server still has bytes for the client, the connection stays."""
+    """A connection is not handed over while the server still has bytes for the client."""
 
     async def run():
         edge = AsgiApplication(Application([], lambda _: UNAUTHENTICATED), threads=1)
@@ -230,8 +230,9 @@ def test_an_answer_that_is_not_written_yet_is_not_lost():
 
 
 def test_a_connection_that_goes_on_may_rest(monkeypatch):
-    """Such a connection may be idle for the time between two requests, not just for the shorter time that a new
-    connection has for its first request."""
+    """After a hand-over, a connection may be idle as long as between two requests, and not just as long as a new
+    connection before its first request.
+    """
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 0.0)
 
     async def work(client, first, second):

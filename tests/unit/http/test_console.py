@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory):
-    """A broker whose console is a page and a script; with its address, and the folder of the files."""
+    """The address of a broker whose console is a page and a script, and the folder with these files."""
     folder = tmp_path_factory.mktemp("console")
     (folder / "assets").mkdir()
     (folder / "index.html").write_text("<!doctype html>the page")

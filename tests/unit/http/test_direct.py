@@ -41,7 +41,7 @@ class HeldLog:
         return await Callback(self.waiting.append)
 
     def end(self, outcome=STORED, number=1):
-        """Give appends their outcome in a separate thread, as a log does."""
+        """Give waiting appends their outcome, in a separate thread, as a log does."""
         until(lambda: len(self.waiting) >= number)
         ended = [self.waiting.popleft() for _ in range(number)]
         thread = threading.Thread(target=lambda: [done(outcome) for done in ended])
@@ -50,7 +50,9 @@ class HeldLog:
 
 
 class QuickHandler:
-    """A handler that is quick unless a request is said to wait, and that answers with the outcome of its append."""
+    """A handler that answers with the outcome of an append. It needs no thread, unless the request says that it
+    waits.
+    """
 
     def __init__(self):
         self.log = HeldLog()
@@ -136,7 +138,9 @@ def test_a_whole_request_needs_no_thread(wire, handler, metrics):
 
 
 def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handler, metrics):
-    """The first attempt has no effect, and the thread does not wait for the append either."""
+    """A request that would wait begins again in a thread: its first attempt has no effect, and the thread does not
+    wait for the append.
+    """
     handler.waits = True
     publish(wire)
     until(lambda: handler.log.waiting)
@@ -149,7 +153,9 @@ def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handler, metrics):
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_more_requests_wait_for_appends_than_there_are_threads(serving, handler, wire, waits):
-    """Whether the requests began on the loop or in a thread, other requests are answered meanwhile."""
+    """While requests wait for their appends, whether they began on the loop or in a thread, other requests are
+    answered.
+    """
     handler.waits = waits
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(serving.url)) for _ in range(100)]
@@ -163,7 +169,7 @@ def test_more_requests_wait_for_appends_than_there_are_threads(serving, handler,
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handler, metrics, in_pieces):
-    """The remaining work may have to wait, or produce a long answer."""
+    """After an append fails, a thread does the remaining work, which may have to wait, or produce a long answer."""
     for outcome, status in ((Unavailable("gone"), 500), ({0: AppendRefused("full")}, 207)):
         handler.threads.clear()
         if in_pieces:
@@ -181,8 +187,9 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handler, metrics
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_answer_that_cannot_be_finished_is_a_problem(handler, metrics, is_known):
-    """Whether the answer is finished before or after an append: no client waits for ever, and the memory is
-    returned."""
+    """If an answer cannot be finished, before or after an append, the client gets a Problem, and the memory is
+    returned.
+    """
 
     def authenticate(_):
         if is_known:
@@ -202,7 +209,9 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handler, metrics, is_kno
 
 
 def test_a_body_in_pieces_is_answered_too(wire, handler):
-    """The head is checked first, then the body is read, and the rest is the same."""
+    """If a body comes in pieces, the head is checked first, then the body is read, and the request gets the same
+    answer.
+    """
     wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 70000")
     wire.socket.sendall(b"x" * 35_000)
     wire.socket.sendall(b"y" * 35_000)
@@ -231,7 +240,7 @@ def test_a_connection_that_is_not_kept_is_closed(wire, handler, version, header)
 
 
 def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handler, metrics):
-    """Its events are stored, its memory is returned, and the next client is served."""
+    """If a client leaves meanwhile, its events are stored, its memory is returned, and the next client is served."""
     with Wire(serving.url) as leaving:
         publish(leaving)
         until(lambda: handler.log.waiting)
@@ -328,7 +337,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
 
 
 def test_an_answer_is_written_with_its_length():
-    """The bytes form an HTTP/1.1 answer, and no header value can begin another line."""
+    """An answer is written as HTTP/1.1 with its length, and no header value can begin another line."""
     written = http_response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
     assert written == (
         b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
@@ -423,7 +432,7 @@ def test_the_end_of_another_connection_harms_no_request(serving, wire, handler):
         with Wire(serving.url) as after:
             publish(after, b"[1,2,3]")
             until(lambda: len(handler.log.waiting) == 3)
-    # Once the server serves a connection that was made later, it has noticed both ends.
+    # Once the server serves a later connection, it has noticed that both others have ended.
     with Wire(serving.url) as later:
         assert later.send("GET /other HTTP/1.1").response()[0] == 200
     handler.log.end(number=3)
@@ -460,7 +469,9 @@ class OneAnswer:
 
 
 def answer_directly(response, connection):
-    """The application, its answer, whether the ordinary path was used, and the threads that compressed."""
+    """Answer a request directly, and return the application, its answer, whether it took the ordinary path, and the
+    threads that compressed.
+    """
     application, answers, otherwise, lanes = OneAnswer(response), [], [], []
 
     async def run():
@@ -511,7 +522,7 @@ def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
 
 
 def steps_of_writes(requests, *, ends_after_each=False):
-    """The steps in which requests that have arrived are handled: one in each round of the loop, each with a write."""
+    """Handle requests that have arrived, one in each round of the loop, each with a write, and return the steps."""
 
     async def run():
         work, steps, done = LoopWorkQueue(), [], asyncio.Event()
@@ -534,8 +545,9 @@ def steps_of_writes(requests, *, ends_after_each=False):
 
 
 def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
-    """The writes then share a commit. The first waits for nobody, so a commit is under way while other requests are
-    handled."""
+    """Writes of requests that arrived together begin together, so they share a commit. Only the first begins at
+    once, so a commit is under way while the others are handled.
+    """
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
     monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 60)
 
@@ -546,7 +558,7 @@ def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
 
 
 def test_a_request_that_is_alone_writes_at_once(monkeypatch):
-    """No other write is under way when the request's write begins."""
+    """If no other request has arrived, a request's write begins at once."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
 
     assert steps_of_writes(2, ends_after_each=True) == ["handle 1", "begin 1", "handle 2", "begin 2"]

@@ -174,7 +174,7 @@ def test_document_is_json() -> None:
     assert json.loads(response.body) == openapi.document()
 
 
-# The pieces it is made of
+# The parts of the page
 
 
 @pytest.mark.parametrize("dangerous", ["<script>", "a & b", '"quoted"', "it's"])

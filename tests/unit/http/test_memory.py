@@ -35,7 +35,9 @@ def test_a_share_beyond_the_limit_is_too_large():
 
 
 def test_a_closed_share_takes_nothing():
-    """A thread that continues after its request was given up does not take memory that would never be returned."""
+    """A closed share takes no more memory: a thread may continue after its request was given up, and nobody would
+    return that memory.
+    """
     all_together = RequestMemory(100)
     share = all_together.open_share()
     share.take(60)

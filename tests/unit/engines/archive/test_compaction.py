@@ -75,7 +75,7 @@ class TestCompaction:
         tiered_fixture.log.close()
 
     def test_beside_the_first_archiving_covers_both_halves(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """If an archiver begins just before compaction of the hot half, the removed events do not come back."""
+        """If an archiver begins just before the hot half is compacted, the removed events do not come back."""
         tiered_fixture.store_hours(1, Record(b"1", "k"), Record(None, "k"))
         compact_hot = tiered_fixture.hot.compact
 

@@ -30,7 +30,7 @@ def test_a_part_is_known_until_it_can_be_read():
 
 
 def test_a_part_that_nobody_reads_is_forgotten():
-    """Retention may have removed the part."""
+    """A damaged part that nobody has read for a while is forgotten, because retention may have removed it."""
     clock = HandMovedClock()
     damage = ArchiveDamage(EmptyTopicCatalog(), lambda _: None, clock.monotonic)
     damage.add("t", 0, a_segment(1))
@@ -40,7 +40,7 @@ def test_a_part_that_nobody_reads_is_forgotten():
 
 
 def test_only_the_latest_parts_are_kept():
-    """An archive that is lost has as many damaged parts as it had segments."""
+    """The list of damaged parts has a limit, because a lost archive has as many damaged parts as it had segments."""
     damage = ArchiveDamage(EmptyTopicCatalog(), lambda _: None)
     for number in range(MAX_DAMAGED_PARTS + 5):
         damage.add("t", 0, a_segment(number))

@@ -1,4 +1,4 @@
-"""Moving live parts out of objects that are partly dead."""
+"""Moves live members out of objects that are partly dead."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -69,7 +69,7 @@ def evacuation(index, store):
 
 
 def rewrite(index, store, topic="a", partition=0):
-    """The first segment of a partition moves to a separate object, as after an erasure."""
+    """Move the first segment of a partition to a separate object, as an erasure does."""
     [segment] = index.segments_from(topic, partition, 0, 1)
     key = object_keys.new_rewritten_key(segment.location.key, topic, partition, 0)
     content = member_format.pack_member(topic, partition, [event(topic, 0)])
@@ -131,8 +131,9 @@ def test_what_retention_and_deletion_leave_is_dead(index, store, evacuation):
 
 
 def test_what_another_process_changed_meanwhile_stays_changed(index, store, evacuation):
-    """A segment that was rewritten after it was copied is not replaced by the copy; neither does a deleted topic come
-    back."""
+    """If a segment was rewritten after it was copied, the copy does not replace it; a deleted topic does not come
+    back either.
+    """
     rewrite(index, store)
     members = evacuation.members_of([KEY])[KEY]
     own = rewrite(index, store, partition=1)
@@ -173,7 +174,7 @@ def test_a_damaged_object_stays(index, store, evacuation):
 
 
 def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
-    """An indexer writes its object before it refers to it: until then, the object does not count as dead."""
+    """An indexer writes an object before the index refers to it, so a young object does not count as dead."""
     content = member_format.pack_member("a", 0, [event("a", 2), event("a", 3)])
     store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
     [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]
@@ -184,7 +185,9 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
 
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
-    """The partition's holder may still refer to the object; once the partition is free, nobody will."""
+    """The process that rewrites a partition may still refer to its new object; once the partition is free, nobody
+    will.
+    """
     store.put("compacted/ns/a/0/000-1.json.gz", member_format.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
     with claim_partition(index, "a", 0):

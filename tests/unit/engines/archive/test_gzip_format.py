@@ -18,7 +18,9 @@ CONTENT = b"".join(map(gzip_member, TEXTS))
 
 @pytest.mark.parametrize("most", [100, 4096, 1 << 20])
 def test_pieces_are_small_and_all_there_is(most):
-    """However long a member is, and wherever its end lies within the bytes that are read."""
+    """The pieces of a member are small and complete, however long the member is, and wherever it ends within the
+    bytes that are read.
+    """
     pieces = list(decompress_pieces(CONTENT, most))
     assert b"".join(pieces) == b"".join(decompress_members(CONTENT)) == b"".join(TEXTS)
     assert max(map(len, pieces)) <= most

@@ -51,7 +51,7 @@ def test_an_object_is_a_plain_gzip_of_lines():
 
 
 def test_the_same_events_are_the_same_bytes():
-    """A member depends neither on the time nor on chance."""
+    """The same events always make the same bytes."""
     assert member_format.pack_member("t", 0, EVENTS) == member_format.pack_member("t", 0, list(EVENTS))
 
 

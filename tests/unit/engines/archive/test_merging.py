@@ -1,4 +1,4 @@
-"""Merging many small segments into few, despite any interruption."""
+"""Merges many small segments into a few, despite any interruption."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -105,7 +105,7 @@ class MergingSetup:
         return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
-        """Read from each offset on, with a reader that has cached nothing."""
+        """Check that a reader without a cache finds all events from each offset on."""
         end = 2 * self.windows
         with closing(ArchiveReader(self._copy_index(), SegmentCache(self.store))) as reader:
             for partition in range(2):
@@ -276,7 +276,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
 
 
 def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
-    """A piece whose beginning is removed, or whose topic is deleted, is left to a later plan."""
+    """If the beginning of a piece is removed, or its topic deleted, the merger leaves the piece to a later plan."""
     [piece] = setup.merger.plan_merges("t", 0)
     setup.index.drop_segments_before("t", 0, 10)
     assert setup.merger.merge_group(piece) == 0
@@ -295,7 +295,7 @@ def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
             merger.merge_group(piece)
     assert len(setup.segments()) == WINDOWS
     with claim_partition(setup.index, "t", 0):
-        pass  # and the partition is free for others
+        pass  # the partition is free for others again
 
 
 CRASHES = {
@@ -316,7 +316,7 @@ def test_a_crash_leaves_everything_to_be_read(in_dynamodb: MergingSetup, service
     if operation == "put":
         in_dynamodb.store.out_of_reach = True
     else:
-        # The first item that is written is the claim.
+        # The first item that the worker writes is the claim.
         service.goes_wrong(operation, *[lambda _, effect: effect()] * after, *[lost] * 60)
     with pytest.raises(Unavailable):
         in_dynamodb.merger.merge_group(piece)

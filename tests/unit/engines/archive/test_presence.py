@@ -95,7 +95,7 @@ def test_an_object_that_is_missing_in_the_archive_is_damage(log: TieredLog, part
 
 
 def test_an_archive_without_a_marker_gets_one(log: TieredLog, tmp_path: Path):
-    """An archive that has objects but no marker comes from an older version or from a backup. (L80)"""
+    """An archive with objects but without a marker, as from an older version or a backup, gets a marker. (L80)"""
     archive_an_event(log)
     (tmp_path / "archive" / MARKER_FILE).unlink()
 

@@ -1,4 +1,4 @@
-"""Reading segments, some of them in advance."""
+"""Reads segments, some of them in advance."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ MANY = 1_000_000
 
 
 class RoundByRoundStore(MemoryStore):
-    """Objects arrive when the test releases them: all requested objects in one round."""
+    """A store whose objects arrive when the test releases them, all requested ones in one round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
 
 
 def read_in_rounds(count: int, at_once: int) -> RoundByRoundStore:
-    """Read all objects of a given number, and expect a number of requests in each round."""
+    """Read this number of objects, and expect `at_once` requests in each round."""
     store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * count, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):

@@ -23,7 +23,7 @@ from tests.support.aws import REGION, aws
 from tests.support.closed import assert_everything_is_refused
 
 FAULTY = "http://127.0.0.1:9"
-"""Nobody listens on the port for discarding."""
+"""No server listens on this port."""
 
 
 @pytest.fixture(params=["memory", "folder", "s3"])
@@ -92,7 +92,7 @@ def test_what_is_not_there_is_reported(store):
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
-    """Nobody mistakes a broken store for a store without objects."""
+    """A store that does not answer raises `Unavailable`, so nobody takes it for an empty one."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
@@ -104,7 +104,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
 
 
 class AnsweringS3Client:
-    """A client of S3 that answers every call with this answer, or raises it."""
+    """An S3 client that gives this answer to every call, or raises it."""
 
     def __init__(self, answer):
         self._answer = answer
@@ -127,7 +127,7 @@ def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
 
 
 def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
-    """A device in between may answer in place of S3, in another format."""
+    """An answer that is not in the format of S3, such as one from a proxy, counts as no answer."""
     store = S3Store(AnsweringS3Client(ResponseParserError("invalid XML")), "archive")
     with pytest.raises(Unavailable, match="invalid XML"):
         list(store.list_objects("log/"))
@@ -199,7 +199,7 @@ def versioned_store():
 
 
 def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkeypatch):
-    """Old versions are listed and read, whatever replaced them, and are removed for good."""
+    """The store lists and reads old versions, whatever replaced them, and can remove them for good."""
     monkeypatch.setattr(stores, "KEYS_PER_PAGE", 1)
     for content in (b"first", b"second"):
         versioned_store.put("a/b/c.gz", content)

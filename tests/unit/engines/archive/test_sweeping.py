@@ -68,7 +68,7 @@ def test_what_is_anothers_stays(index, store):
 
 
 def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
-    """When all events have gone, a sweep that is given the namespace can clean it up."""
+    """If an index refers to nothing any more, a sweep that is given the namespace can clean it up."""
     store.put("log/mine/a", b"content")
     ArchiveSweep(index, store).run(in_a_second())
     assert store.all_keys() == ["log/mine/a"]
@@ -77,7 +77,7 @@ def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store
 
 
 def test_what_is_rewritten_stays_in_its_namespace():
-    """The name of an object that replaces another names the same owner, and was never used before."""
+    """An object that replaces another one gets an unused name in the same namespace."""
     old = object_keys.new_log_key("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
     new = object_keys.new_rewritten_key(old, "t", 3, 7)
     assert object_keys.namespace_of_key(new) == object_keys.namespace_of_key(old) == "mine"

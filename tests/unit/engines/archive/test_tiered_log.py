@@ -113,7 +113,7 @@ class TestSeam:
         assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
 
     def test_is_found_by_time(self, tiered_fixture: TieredLogFixture):
-        """A point in time leads into the half that has the event."""
+        """The search for a time finds the event in the half that has it."""
         began = tiered_fixture.clock.now()
         tiered_fixture.store_hours(8)
         tiered_fixture.log.archive()
@@ -236,8 +236,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
     def test_damage_of_any_kind_is_never_skipped(self, tiered_fixture: TieredLogFixture, what):
-        """An object that is cut, missing, too long or foreign, or that holds other events, does not count as the one
-        that was written."""
+        """An object that is cut off, missing, too long or foreign, or has other events, counts as damaged."""
         tiered_fixture.store_hours(4)
         tiered_fixture.store_hours(4, partition=1)
         tiered_fixture.log.archive()
@@ -283,7 +282,7 @@ class TestDamage:
 
 
 class TestChores:
-    """A topic that fails does not keep other topics from being processed."""
+    """A failing topic does not keep other topics from being processed."""
 
     @pytest.fixture
     def broken_topic(self, tiered_fixture: TieredLogFixture, monkeypatch):

@@ -38,7 +38,7 @@ def test_lines_make_the_same_frame_as_their_records(numbered_keys, has_keys):
 
 @given(st.lists(st.none() | records, max_size=30), st.integers(0, 30), st.integers(0, 30))
 def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
-    """Reading a part of a frame returns the same as reading all of it and taking that part."""
+    """Reading a part of a frame returns the same events as reading the whole frame."""
     frame = frames.encode(given_records)
     assert frames.decode(frame, slice(start, stop)) == given_records[start:stop]
 

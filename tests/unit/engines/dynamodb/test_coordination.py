@@ -75,7 +75,7 @@ def position(coordination, partition=0) -> int:
 
 
 def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
-    """Give the partitions to these sessions, whoever owned them before."""
+    """Give the partitions to these sessions, whichever sessions owned them before."""
     old = coordination.assignment(SUBSCRIPTION)
     return coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
 
@@ -358,7 +358,7 @@ class TestSizes:
 
 class TestCosts:
     def test_a_commit_costs_an_update_and_a_piece_of_news(self, aws, coordination):
-        """A commit is one update and one notification; further commits in the same interval are one update each."""
+        """A commit costs one update and one notification; each further commit in the same interval costs one update."""
         for offset in range(1, 11):
             commit(coordination, "a", offset)
         assert aws.calls == {"UpdateItem": 10, "PutItem": 1}

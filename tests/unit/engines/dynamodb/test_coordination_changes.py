@@ -1,4 +1,4 @@
-"""How processes that share a table learn of each other's changes, and how seldom they query."""
+"""How processes that share a table learn of each other's changes with few queries."""
 
 import threading
 import time
@@ -81,7 +81,7 @@ class TestTogether:
         assert this_process.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
     def test_changes_are_heard_after_a_look_that_failed(self, aws, this_process, other_process, caplog):
-        """A look that fails is logged, and others follow. (S198)"""
+        """A failed query is logged, and the next one reports the changes. (S198)"""
         failed = threading.Event()
 
         def raise_mistake(*_):
@@ -187,14 +187,15 @@ class TestFeed:
         return feed
 
     def test_reports_everything_once(self, feed, other_process):
-        """The next look reports no change again, although it looks back a little."""
+        """No change is reported twice, although each query begins a little before the end of the last one."""
         commit(other_process, 1)
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, other_process, aws):
-        """Further commits within the interval of a reported commit leave no notification; a look at the end of the
-        interval finds them."""
+        """Further commits within the interval of a reported commit write no notification; a query at the end of the
+        interval finds them.
+        """
         commit(other_process, 1)
         assert feed.read_changes(0.0)
         aws.calls.clear()

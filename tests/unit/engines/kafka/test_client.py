@@ -1,4 +1,4 @@
-"""How a cluster is reached: the contents of a URL and of its file, and the parts of them that appear in logs."""
+"""How a cluster is reached: the URL and its file, and which parts of them appear in logs."""
 
 import logging
 

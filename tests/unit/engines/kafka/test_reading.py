@@ -44,7 +44,7 @@ class Message:
 
 
 class FollowingConsumer:
-    """Has the next event of its assigned partition, once the test releases it."""
+    """A consumer that returns the next event of its assigned partition when the test releases it."""
 
     def __init__(self) -> None:
         self.polling = threading.Semaphore(0)
@@ -77,7 +77,7 @@ class FollowingConsumer:
 
 @contextmanager
 def running_tail(consumer, monkeypatch):
-    """A tail with this consumer, which is always closed afterwards."""
+    """Yield a tail with this consumer, and close it afterwards."""
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
     tail = TailReader(ClusterAddress("any"), lambda *_: None)
     try:
@@ -159,8 +159,9 @@ class UninformedConsumer(FollowingConsumer):
     ],
 )
 def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls):
-    """The library would look for the topic within a second, in which its first events wait. A missing topic is looked
-    up once."""
+    """The tail looks up a topic before it follows it: the library itself would take up to a second, in which the
+    first events wait. It looks up a missing topic once.
+    """
     consumer = UninformedConsumer(is_away=is_away)
     with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("z", 0), 0)
@@ -174,7 +175,7 @@ def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls)
 
 
 class ReadyConsumer(FollowingConsumer):
-    """Immediately has each event of its assigned partition."""
+    """A consumer that has each event of its assigned partition at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,8 +193,9 @@ class ReadyConsumer(FollowingConsumer):
 
 
 def test_a_consumer_that_nobody_uses_is_closed(monkeypatch):
-    """A consumer that has caught up, or whose stream has ended, would ask for events a hundred times a second. The next
-    read gets another consumer, and no thread is left."""
+    """The log closes a consumer that nobody uses, because it would ask for events a hundred times a second. The next
+    read gets another consumer, and no thread is left.
+    """
     made = []
 
     def make_consumer(*_, **__):

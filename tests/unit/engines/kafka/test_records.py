@@ -62,7 +62,7 @@ def test_headers_of_others_are_left_alone():
 
 
 def test_an_event_has_its_offset_and_time():
-    """The offset is Kafka's, and the time is Kafka's, in milliseconds."""
+    """An event has its offset from Kafka, and its time from Kafka in milliseconds."""
     event = event_from_message(Message(offset=12, milliseconds=to_milliseconds(NOON)))
 
     assert (event.offset, event.stored_at) == (12, NOON)

@@ -12,7 +12,7 @@ from nakadi.model.events import Record, RecordLines
 
 TOPIC = "t"
 PARTITIONS = range(4)
-"""As many as topics have that the library's cluster makes by itself."""
+"""The topics that the library's test cluster creates by itself have this number of partitions."""
 
 
 def a_writer(**properties):
@@ -23,7 +23,7 @@ def a_writer(**properties):
 
 @pytest.fixture
 def producer_calls(monkeypatch):
-    """The requests of each new producer, in order."""
+    """The calls of each new producer, in order."""
     producers = []
 
     class Producer:

@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    # Only for this module: threads of other tests' brokers pause as well.
+    # Replace the time only in this module, because threads of other tests' brokers pause, too.
     monkeypatch.setattr(call_rate, "time", clock)
     return clock
 
@@ -46,7 +46,7 @@ def test_calls_for_a_name_are_apart(clock):
 
 
 def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
-    """How long a call waits after the previous one, on average: single intervals vary by half."""
+    """The average time between two calls; single intervals vary by half."""
     pace.wait_for_turn(name)
     began = clock.now
     for _ in range(1000):

@@ -11,7 +11,7 @@ NOW = 1_795_262_400_123_456
 
 
 def test_the_layout_is_frozen():
-    """Records that were written years ago still have to be read; these are their bytes."""
+    """The bytes of a record never change, because records that were written years ago still have to be read."""
     now = "4052a319c8600600"
     assert envelopes.pack_frame(3, NOW, b"frame").hex() == f"6e6b010003000000{now}" + b"frame".hex()
     assert envelopes.pack_seal(NOW).hex() == f"6e6b030000000000{now}"

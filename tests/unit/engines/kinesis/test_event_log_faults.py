@@ -44,8 +44,7 @@ def log(faulty_kinesis: FaultyKinesis):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """The waits in these tests are shorter than in production; a module that waits under another name is an error
-    here."""
+    """Shorten the waits of the engine's modules; a module that waits under another name is an error."""
     for module in (continuity, gaps, indexing, scanning, shard_watch, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
 
@@ -103,7 +102,7 @@ class TestPublishing:
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
     def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
-        """If it is throttled for too long, it is refused, and nothing is stored."""
+        """An append that is throttled for too long is refused, and nothing is stored."""
         faulty_kinesis.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
         impatient = faulty_kinesis.a_log(IMPATIENT_OPTIONS)
         assert run_blocking(impatient.append("t", {0: [Record(b"1")]})) == {0: TIMED_OUT}

@@ -248,7 +248,9 @@ def test_what_happened_is_reported(kinesis_hours: HoursOfKinesis, name: str, cap
 
 
 def lose_some(kinesis_hours: HoursOfKinesis, name: str) -> None:
-    """Ten events: the last two of the first seven are lost before they are indexed, and three are left."""
+    """Store ten events; the stream forgets the sixth and the seventh before they are indexed, and keeps the last
+    three.
+    """
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)

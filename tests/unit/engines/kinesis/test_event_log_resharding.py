@@ -43,7 +43,7 @@ Seen = Mapping[int, list[bytes | None]]
 
 
 class ReshardedStream:
-    """One stream with its index and its archive; each log that is opened on them represents another process."""
+    """One stream with its index and its archive; each log on them represents another process."""
 
     def __init__(self, client, stream: str) -> None:
         self.client = client
@@ -120,8 +120,7 @@ def follow(log: KinesisLog, partition: int, published: threading.Event | None = 
 
 
 def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait: float) -> EventSlice:
-    """Read like a client: on a busy machine, a read may be refused because others wait too long, and then it is
-    repeated."""
+    """Read, and repeat a read that is refused because too many wait, as may happen on a busy machine."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -132,7 +131,7 @@ def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait
 
 
 def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[tuple[int, bytes]]:
-    """The acknowledged events, in order."""
+    """Publish until `over` is set, and return the acknowledged events in order."""
     stored = []
     number = 0
     while not over.is_set():

@@ -16,7 +16,7 @@ FORGETFUL = replace(FAST_OPTIONS, window_bytes=1000)
 """Remembers about three records."""
 
 BOTH = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
-"""How the service answers who asks for a place that it has forgotten is not written down anywhere."""
+"""No documentation says how the service answers a request for a place that it has forgotten."""
 
 
 @pytest.fixture

@@ -276,8 +276,7 @@ def record(sequence: int) -> ArrivedRecord:
 
 
 def test_what_is_pushed_and_read_is_met_once():
-    """A record that was read is not handled again when it is pushed, nor the other way round; a page without a
-    continuation ends the shard."""
+    """A record that was both read and pushed is handled once; a page without a continuation ends the shard."""
     stream = IteratorStream()
     cursor = ShardCursor(stream, "s", 5)
     assert [each.position.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]

@@ -36,8 +36,7 @@ READS_PER_SECOND = 5.0
 
 
 class Clock:
-    """A clock that moves when the test or a sleeper moves it unless they `sleep_for_nothing`; the time of day
-    continues."""
+    """A clock that the test moves, and so do sleepers, unless `sleep_for_nothing`; the time of day continues."""
 
     time = staticmethod(time.time)
 
@@ -56,7 +55,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    # Only for these modules: threads of other tests' brokers pause as well.
+    # Replace the time only in these modules, because threads of other tests' brokers pause, too.
     for module in (call_rate_module, event_log_module, stream_module, tails_module):
         monkeypatch.setattr(module, "time", clock)
     return clock
@@ -141,7 +140,7 @@ def ask_at_once(log: KinesisLog, client: HeldClient, lock: CountedLock) -> list[
 
 
 def count_lock_uses(log: KinesisLog) -> CountedLock:
-    """Replace the lock in the reader of the log's only shard by a counting one."""
+    """Replace the lock in the reader of the log's only shard with a counting one."""
     tails = log._reader._reader.tails
     [shard] = log._shard_trees.current.leaves()
     tail = tails._find_or_begin_tail(shard)
@@ -205,7 +204,7 @@ def begin_reading(stream: Stream, shard: str) -> ShardBusy | None:
 
 def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
     """Only callers that get a turn soon begin to read a shard; the others are refused without a call, with the time
-    after which to retry. All of them have begun after as many retries as the shard's rate of calls requires."""
+    after which to retry. After as many retries as the shard's rate of calls requires, all of them have begun."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     clock.sleep_for_nothing = True  # all of them come at the same moment
@@ -224,7 +223,7 @@ def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
 
 
 def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
-    """A reader at its second page is not refused for the sake of readers that begin."""
+    """A reader that has begun and needs a second page is not refused in favour of readers that begin."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     iterator = stream.request_iterator_from_start(shard)
@@ -279,7 +278,7 @@ def test_a_refusal_tells_clients_when_to_come_back():
 
 
 class Reader:
-    """Records up to which time it has to read."""
+    """Records the time up to which it is asked to read."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""Connections that were not used for a while are not used for a write."""
+"""A write does not use a connection that was idle for a while."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Sealing: publishers rely on what they know for the duration of a lease, and the log has the last word."""
+"""Sealing: publishers rely on cached knowledge for the duration of a lease, and the order in the log decides."""
 
 import time
 
@@ -123,7 +123,7 @@ def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis,
 
 
 class SlowChanges(CallCountingIndex):
-    """An index that returns the changes only after another event has happened since they were read."""
+    """An index that calls `meanwhile` after it has read the changes, and before it returns them."""
 
     def __init__(self, index) -> None:
         super().__init__(index)
@@ -162,7 +162,7 @@ class SlowClient:
 
 
 def publishing_while(faulty_kinesis: FaultyKinesis, meanwhile):
-    """A log whose appends are each overtaken by something."""
+    """A log that calls `meanwhile` within each append, before its records are sent."""
     return faulty_kinesis.a_log(lease_options(0.05), client=SlowClient(faulty_kinesis.client, meanwhile))
 
 

@@ -46,7 +46,7 @@ def heard_changes():
 
 
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A look for changes of other processes that fails is logged, and others follow. (S198)"""
+    """If a check for changes by other processes fails, the log says so, and the next check finds them. (S198)"""
     path = tmp_path / "nakadi.db"
     changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard_changes.set())
     changes.add_watcher()
@@ -93,7 +93,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard_changes
 
 
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A look for events of other processes that fails is logged, and others follow. (L34)"""
+    """If a check for events of other processes fails, the log says so, and the next check finds them. (L34)"""
     path = tmp_path / "nakadi.db"
     appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard_changes.set())
     appends.add_watcher()
@@ -106,7 +106,9 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chang
 
 
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
-    """Of several commits for a subscription, the file keeps the number of the last, which may be this process's own."""
+    """The file has only the number of a subscription's last commit. If that is this process's own, an earlier commit
+    by another process is reported nevertheless.
+    """
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionChangeNotice] = []
     heard_changes = threading.Event()
@@ -120,7 +122,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
     with closing(SqliteCoordination(path)) as ours, closing(SqliteCoordination(path)) as theirs:
         begin_assignment(ours, "a", "b")
         end = ours.add_change_listener(SUBSCRIPTION, note)
-        # The poller pauses before it looks: it finds both commits at once.
+        # The poller pauses before it checks, so it finds both commits at once.
         commit(theirs, "b", 5, partition=1)
         commit(ours, "a", 5)
         assert heard_changes.wait(PATIENCE), reports
@@ -138,7 +140,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
         looks.release()
 
     monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", count_poll)
-    # A look between a commit and its note may report the commit again: there is no look while these are made.
+    # A check between a commit and its note may report the commit again, so let the poller pause meanwhile.
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
         begin_assignment(ours, "a", "a", "a")

@@ -50,7 +50,7 @@ def log_bytes(path) -> int:
 
 
 def test_the_next_commit_begins_a_new_log(path, file):
-    """After everything is copied, SQLite overwrites its log from the beginning, so that it does not grow."""
+    """After everything is copied, SQLite overwrites its log from the beginning, so the log does not grow."""
     write(file, 50)
     assert copy(file)
     size = log_bytes(path)
@@ -113,7 +113,7 @@ def test_appends_have_the_log_copied(path, monkeypatch):
 
 
 def test_a_failed_copy_is_logged_and_repeated(path, monkeypatch, caplog):
-    """Appends succeed, and the next copy is made when it is due."""
+    """If a copy fails, appends succeed, the failure is logged, and the next copy is made when it is due."""
     monkeypatch.setattr(checkpoints, "BYTES_BETWEEN_CHECKPOINTS", 50 * PAGE_BYTES)
     copies: list[sqlite3.Connection] = []
 

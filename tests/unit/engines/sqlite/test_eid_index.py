@@ -21,7 +21,7 @@ def _same_keys_each_time():
 
 
 class StableKey(bytes):
-    """A key whose hash is the same in each process, so that the same keys collide in every test run."""
+    """A key whose hash is the same in each process, so the same keys collide in every test run."""
 
     def __hash__(self) -> int:
         return int.from_bytes(self[:8], "big") >> 4
@@ -99,7 +99,7 @@ def test_takes_in_new_keys_alone():
 
 
 def test_beyond_its_slots_nothing_is_new_for_certain():
-    """Runs without a table may contain any key."""
+    """Once all slots are in use, no key is certainly new, because runs without a table may contain any key."""
     index = EidIndex(max_slots=MIN_SLOTS)
     for run in range(1, 11):
         index.add_to_run(run, keys(9_000))

@@ -215,7 +215,7 @@ def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
         indexed = 0
         for start in range(0, 1000, 5):
             assert append_once(log, *range(start, start + 5)) == {}
-            log._writer.run(lambda _: None)  # for any effect that comes after the append
+            log._writer.run(lambda _: None)  # wait for what the writer does after the append
             before, indexed = indexed, old_eids(path)
             assert indexed - before <= 20
             assert not index._runs_without_table
@@ -262,7 +262,9 @@ def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
 
 @pytest.mark.usefixtures("crowded_memory")
 def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, monkeypatch):
-    """Appends succeed, ids are still recognized, and the next commit tries again."""
+    """If the index in the file cannot be written, appends succeed, ids are still recognized, and the next commit
+    tries again.
+    """
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         with monkeypatch.context() as failing:
@@ -277,7 +279,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, mon
 
 
 def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_one(path, clock):
-    """Memory has a run that knows both rows of an id; the index in the file has only the older row."""
+    """If another process has indexed an older row of an id, the newest row still counts, which memory knows."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, 1)

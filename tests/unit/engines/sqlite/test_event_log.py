@@ -129,7 +129,7 @@ class TestWriting:
         log.close()
 
     def test_large_appends_are_kept_in_rows_of_moderate_size(self, path, log):
-        """Readers need not fetch a huge append to read one event of it."""
+        """A large append is stored in rows of moderate size, so readers need not fetch all of it to read one event."""
         run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"%06d" % number * 200)) for number in range(500)]}))
         assert rows_in(path) > 5
         assert [event.offset for event in log.read("t", 0, 250, limit=3).events] == [250, 251, 252]
@@ -153,7 +153,9 @@ class TestCleaning:
         assert log.bounds("t", [0])[0].oldest == 3000
 
     def test_cleaning_that_finds_nothing_writes_nothing(self, log, parts):
-        """Housekeeping trims each partition every minute, including those without old events, or without any events."""
+        """A trim that finds nothing writes nothing, because housekeeping trims each partition every minute, even
+        empty ones.
+        """
         fill(log, 30)
         parts.cleaner.trim("t", 0, 10)
         written = len(parts.writer.rows_of_steps)
@@ -245,7 +247,7 @@ class TestCleaning:
 
 class TestCompaction:
     def test_compacting_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
-        """With room for only a few keys, the result is the same."""
+        """If there are more keys than memory has room for, compaction takes several rounds, with the same result."""
         monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(event_log, "MAX_ROWS_PER_STEP", 7)
         for number in range(200):
@@ -328,7 +330,7 @@ class TestWaiting:
         with ThreadPoolExecutor(20) as threads:
             waiting = [threads.submit(log.read, "t", 0, 0, wait=10 * PATIENCE) for _ in range(20)]
             until(lambda: all(each.running() for each in waiting))
-            # Threads of earlier tests and the garbage collector may work too, but not all the time.
+            # Threads of earlier tests and the garbage collector may also work, but not all the time.
             until(lambda: measure_cpu_share(0.5) < 0.1)
             fill(log, 10)
             for each in waiting:
@@ -345,7 +347,7 @@ class TestWaiting:
         appends.remove_watcher()
         statements.clear()
         time.sleep(0.3)
-        assert len(statements) <= 2  # a look may just have been about to begin
+        assert len(statements) <= 2  # a check may have been about to begin
         appends.close()
 
 
@@ -398,7 +400,7 @@ def checkpoint(path) -> None:
 
 
 class HeldClock(HandMovedClock):
-    """A clock that blocks a commit while it is held: the writer reads the clock for the time of storing."""
+    """A clock that blocks a commit while it is held, because the writer reads the clock when it stores events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -413,7 +415,7 @@ class HeldClock(HandMovedClock):
 
 @contextmanager
 def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -> Iterator[list[Future[object]]]:
-    """Keep the writer in the commit of a first append; the others that the test waits for follow it."""
+    """Keep the writer in the commit of a first append, so later appends wait behind it."""
     clock.free.clear()
     clock.query_plan.clear()
     try:
@@ -455,7 +457,7 @@ class SteppedWriter(LogWriter):
 
 
 class SqliteLogParts:
-    """The parts of a log, assembled by hand; a log with the same file may fill it."""
+    """The parts of a log on a file, which a log on the same file may fill."""
 
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)

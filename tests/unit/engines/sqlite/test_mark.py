@@ -24,7 +24,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class DataFile:
-    """A data file that a broker uses."""
+    """A data file in use by a broker."""
 
     def __init__(self, path):
         self.path = path
@@ -167,7 +167,7 @@ def test_what_did_not_change_is_not_marked_again(working_file):
 
 
 def test_a_mark_that_cannot_be_written_stops_nothing(working_file, monkeypatch, caplog):
-    """When its mark cannot be written, a broker continues with the old mark, which is still valid."""
+    """If a broker cannot write its mark, it continues with the old one, which is still valid."""
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     working_file.publish("order.created", 1)
     working_file.marker.write_mark_if_changed()
@@ -286,7 +286,9 @@ def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tm
 
 
 def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
-    """SQLite overwrites its log from the beginning repeatedly: older pages in it have long been copied."""
+    """SQLite overwrites its log from the beginning repeatedly; older pages at its end have long been copied, so they
+    are no loss.
+    """
     for _ in range(20):
         working_file.publish("order.created", 1)
     with closing(sqlite3.connect(working_file.path)) as connection:

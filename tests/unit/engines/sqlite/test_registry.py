@@ -57,7 +57,7 @@ def test_the_last_page_costs_as_much_as_the_first(path, registry):
 
 
 def count_steps(connection, wanted):
-    """The number of instructions that SQLite's virtual machine executes for a list."""
+    """Read a list, and count the instructions that SQLite's virtual machine executes."""
     steps = 0
 
     def count():

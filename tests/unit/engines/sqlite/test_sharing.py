@@ -41,7 +41,7 @@ def committing_log(path, metrics):
 
 @pytest.fixture
 def stalled_connection(path):
-    """A log, and the other end of its connection, from which nothing reads yet."""
+    """A log, and the other end of its connection, from which nobody reads yet."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(SqliteLog(path, HandMovedClock(), committer=theirs)) as log:
         try:
@@ -136,7 +136,7 @@ def test_no_more_waits_than_there_is_room_for(stalled_connection, monkeypatch):
 
 
 def test_a_process_that_does_not_read_has_each_partition_kept_once(committing_log):
-    """While the socket is full, the partitions that grew are kept as a set, so that they cannot fill the memory."""
+    """While the socket is full, the partitions that grew are kept as a set, so they cannot fill the memory."""
     sent = []
 
     class Transport:
@@ -163,7 +163,7 @@ def test_prepared_records_are_the_records():
 
 
 def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committing_log):
-    """Later appends still get their outcomes."""
+    """If a listener fails, later appends still get their outcomes."""
     with (
         commit_for(committing_log) as (connection,),
         closing(SqliteLog(path, HandMovedClock(), committer=connection)) as log,

@@ -32,7 +32,7 @@ def values_in(path):
 
 
 class RandomlyChangedLog:
-    """A log whose values change: `kept` has the values that can be read, by topic."""
+    """A log whose values change randomly; `kept` has the values that can be read, by topic."""
 
     def __init__(self, path, drawn, largest):
         self.clock = HandMovedClock(A_MOMENT)
@@ -102,7 +102,7 @@ def log_with_deleted_value(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_reader_of_an_old_state_is_waited_for(path):
-    """While a reader needs SQLite's log, the log and the request stay; the next attempt continues."""
+    """While a reader needs SQLite's log, the wipe and its request wait; the next attempt continues."""
     request_wipe(path)
     with closing(open_connection(path, 1)) as reader:
         reader.execute("BEGIN")

@@ -85,7 +85,9 @@ def test_a_commit_to_a_known_place_is_one_statement(log, statements):
         run_blocking(log.append("t", batches))
         statements.clear()
         run_blocking(log.append("t", batches))
-        kinds = [text.split()[0] for text in statements if not text.startswith("--")]  # other statements begin with it
+        kinds = [
+            text.split()[0] for text in statements if not text.startswith("--")
+        ]  # the other statements begin transactions
         assert kinds == expected
 
 
@@ -206,7 +208,7 @@ def test_commits_that_wait_together_are_one_statement(coordination, commit_state
 
 
 def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
-    """None of the changes are stored, and the next commit is unaffected."""
+    """If the disk is full, a commit fails, none of its changes are stored, and the next commit is unaffected."""
     commit(coordination, "a", 0)
     with closing(sqlite3.connect(path)) as other:
         other.execute(
@@ -235,7 +237,9 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
 
 
 def test_news_of_deleted_subscriptions_are_forgotten_in_time(coordination, path):
-    """They are forgotten after a hundred thousand later changes; news of other subscriptions stay."""
+    """After a hundred thousand later changes, the file forgets changes of deleted subscriptions, but not those of
+    others.
+    """
     coordination.replace_assignment("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
     coordination.remove_subscription_state("gone")
     commit(coordination, "a", 1)

@@ -342,7 +342,8 @@ class LowLevelDriver(StreamDriver):
         if partition.is_complete:
             await self._end_partition(partition)
             return False
-        # At the end of the log, a stream that has sent an event sleeps at once: a thousand may follow the event type.
+        # At the end of the log, a stream sleeps as soon as it has sent an event, because a thousand streams may follow
+        # the event type.
         return run is not None and partition.has_more
 
     async def _end_partition(self, partition: PartitionReader) -> None:

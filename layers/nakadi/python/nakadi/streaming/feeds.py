@@ -382,8 +382,8 @@ class _WatchedLog:
 
         It takes the whole set under the lock, so a partition that is added later wakes the loop again.
         """
-        # Another thread may change it, but this read is one step. A feed that is added just after it has read nothing
-        # yet, and finds the event when it reads.
+        # Another thread may change `_feeds`, but this read of it is one step. A feed that is added just after has read
+        # nothing yet, and finds the event when it reads.
         if (topic, partition) not in self._feeds:
             return
         with self._lock:

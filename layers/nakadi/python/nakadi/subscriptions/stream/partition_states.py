@@ -63,7 +63,8 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
     going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED)
     return {
         (state.OPENING, fact.OPENED): (state.READING,),
-        # A commit beyond the events that were read, or a parked event whose key may have later events.
+        # Reading starts again after a commit beyond the events that were read, or when an event is parked whose key may
+        # have later events.
         **{(each, fact.REOPENED): (state.OPENING,) for each in (state.OPENING, state.READING, state.PARKING)},
         # Events that were already on their way also reach a partition that gives up an event.
         **{(each, fact.PARKING_BEGAN): (state.PARKING,) for each in (state.READING, state.PARKING)},
@@ -72,7 +73,7 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         (state.DROPPING, fact.PARKED): (state.DROPPING,),
         (state.READING, fact.GIVEN_UP): (state.DROPPING,),
         (state.DROPPING, fact.PASSED): (state.PARKING, state.READING),
-        # Another session waits, or no longer waits.
+        # Another session begins to wait, or no longer waits.
         **{(each, fact.UNWANTED): (each,) for each in AT_WORK},
         **{(each, fact.WANTED): (state.DRAINING,) for each in (*AT_WORK, state.DRAINING, state.RELEASED)},
         **{(each, fact.UNWANTED): AT_WORK for each in (state.DRAINING, state.RELEASED)},
