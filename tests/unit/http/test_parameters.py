@@ -139,8 +139,9 @@ def test_a_header_is_read_by_its_name_in_lower_case():
 
 @pytest.mark.parametrize("parameter", ALL)
 def test_what_is_not_declared_cannot_be_read(parameter):
-    """A handler can read only the parameters that its route declares. A parameter of the same name that another route
-    declares is a different one."""
+    """A handler can read only the parameters that its route declares, even if another route declares a parameter
+    with the same name.
+    """
     others = tuple(each for each in ALL if each is not parameter)
     asked = request("1", headers={"p": "1"}, declared=others)
 

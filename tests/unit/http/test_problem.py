@@ -155,7 +155,7 @@ def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
 
 
 def test_an_outcome_is_not_logged(caplog):
-    """An answer that is meant for the client does not concern operators."""
+    """An expected failure is not logged, because it concerns the client and not the operators."""
     problem.make_and_log_problem(outcomes.TryLater("x"), "GET /x")
 
     assert records_of_this_thread(caplog) == []

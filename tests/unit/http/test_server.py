@@ -111,7 +111,7 @@ def a_head(size):
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_head_may_have_a_quarter_of_a_megabyte(wire, pieces):
-    """A head of exactly 256 KB is accepted, on a used connection as on a new one."""
+    """A head of exactly 256 KB is accepted, on a used and on a new connection."""
     head = a_head(256 * 1024)
     for _ in range(2):
         for at in range(pieces):
@@ -268,7 +268,7 @@ def test_http_1_0_has_no_chunks(wire):
 
 
 def test_trailers_do_not_become_headers(wire):
-    """Fields after a body are ignored, so that no client can add a token to a request unnoticed by a proxy."""
+    """Fields after a body are ignored, so no client can add a token to a request unnoticed by a proxy."""
     wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\nAuthorization: evil\r\n\r\n")
 
     assert "authorization" not in json.loads(wire.response()[2])["headers"]

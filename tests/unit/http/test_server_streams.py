@@ -35,10 +35,9 @@ def test_headers_of_a_stream_come_alone_and_at_once(wire):
 
 
 def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
-    """A client that takes the socket from its HTTP library after the headers sees every batch, and the end.
-
-    Its library has already read any bytes that came together with the headers, so there must be none. The client treats
-    the closing of the connection as the end, because it does not know the last chunk.
+    """A client that takes the socket from its HTTP library after the headers gets every batch, and the end. Its library
+    would have read bytes that came together with the headers, so no bytes may. The client does not know the last chunk,
+    so it treats the closing of the connection as the end.
     """
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
@@ -80,8 +79,9 @@ def test_a_connection_can_be_used_again_behind_a_stream(wire):
 
 
 def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch):
-    """A proxy keeps connections for its clients: a request that it sends at the moment when the connection is closed
-    would be lost."""
+    """A proxy reuses connections, so they stay open after a stream: a request that it sends at the moment of closing
+    would be lost.
+    """
     monkeypatch.setattr(connection, "CLOSE_AFTER_STREAM_TIMEOUT_SECONDS", 0.0)
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
@@ -99,8 +99,7 @@ def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch
         def read_two_streams(url):
             with Wire(url) as kept, Wire(url) as other:
                 for wire in (kept, other, kept):
-                    # If the first connection were closed, that would have happened by the time that the other one was
-                    # served.
+                    # By the time that the server has served the other connection, it would have closed the first one.
                     assert wire.send("GET /three HTTP/1.1").head()[0] == 200
                     assert [wire.chunk() for _ in range(4)][-1] == b""
 

@@ -12,7 +12,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def test_moments_of_timelines_end_in_their_offset():
-    """The times of a timeline are in UTC, written as an offset. (R14, R240)"""
+    """The times of a timeline are in UTC, with a numeric offset. (R14, R240)"""
     timeline = replace(an_event_type().timeline, created_at=NOON, switched_at=NOON, cleaned_up_at=NOON)
 
     view = timeline_view(timeline, "order.created")

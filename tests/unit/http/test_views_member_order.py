@@ -45,7 +45,7 @@ def api():
 
 
 def members(found):
-    """The names of the members in their order; of the first object if there are several."""
+    """The names of an object's members in their order; for a list, those of its first object."""
     return " ".join(found[0] if isinstance(found, list) else found)
 
 
@@ -112,8 +112,8 @@ def members(found):
     ],
 )
 def test_members_come_in_the_order_that_clients_know(api, method, path, body, within, order):
-    """The members of every answer have the reference's order, except for the `type`, which the reference leaves out of
-    Problems.
+    """The members of every answer have the reference's order, except that a Problem also has a `type`, which the
+    reference leaves out.
 
     (R17, R67, R136, R233, R240, C5, C30, S280)
     """

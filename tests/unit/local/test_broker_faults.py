@@ -39,7 +39,7 @@ def values(log, partition=0, topic="orders", start=0):
 
 
 def test_without_orders_it_is_the_log_behind_it(log):
-    """Without an order, nothing fails."""
+    """Without an order, the log behaves like the log behind it."""
     assert append(log, "a", "b") == {0: AppendStored(), 1: AppendStored()}
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
     assert log.first_offset_since("orders", 0, HandMovedClock().now()) == 0
@@ -184,7 +184,7 @@ def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
 
 
 def test_watchers_are_notified(log):
-    """The log behind the faults watches for events."""
+    """Watchers are notified of new events by the log behind the faults."""
     told = threading.Event()
     end = log.add_change_listener(lambda *_: told.set())
     append(log, "a")

@@ -10,17 +10,17 @@ FILE = Settings(registry="sqlite:///data/nakadi.db", event_log="sqlite:///data/n
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 4), (8, 8), (64, 8)])
 def test_each_core_has_a_process(cores, workers):
-    """There are as many as cores, up to the number beyond which more do not help."""
+    """A broker has as many processes as cores, up to the number beyond which more do not help."""
     assert default_workers(FILE, cores) == workers
 
 
 def test_what_cannot_have_several_has_one():
-    """Data in memory cannot be shared by several processes."""
+    """A broker whose data is in memory has one process, because several could not share the data."""
     assert default_workers(Settings(registry="memory:", event_log="memory:"), 8) == 1
 
 
 def test_events_in_kafka_have_several():
-    """Each process is a client of Kafka."""
+    """A broker whose events are in Kafka may have several processes, each of which is a client of Kafka."""
     kafka = Settings(registry="sqlite:///data/nakadi.db", event_log="kafka://broker:9092")
 
     assert default_workers(kafka, 4) == 4

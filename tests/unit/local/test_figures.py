@@ -45,7 +45,7 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 
 
 def test_the_last_fault_is_the_latest_of_all_processes_even_if_its_process_has_ended():
-    """Times are not added up, and they outlive the process that reported them."""
+    """The time of the last fault is the latest of all processes, even after the process that reported it has ended."""
 
     def snapshot_of_process(at: float):
         metrics = Metrics(now=lambda: at)
@@ -83,7 +83,9 @@ def test_processor_time_is_reported_as_processes_counted_it():
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():
-    """Values that every `Metrics` of a process shares, such as failed chores, are taken only from the snapshots."""
+    """Values that all `Metrics` of a process share, such as failed chores, come only from the snapshots, so none
+    counts twice.
+    """
     snapshot = take_snapshot(Metrics())
     assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())
 
@@ -102,7 +104,7 @@ def test_event_types_that_are_deleted_are_left_out():
 
 
 def test_processes_together_have_no_more_names_than_one():
-    """Each process counts different event types, and yet their total number is limited."""
+    """Even if each process counts different event types, their total number is limited."""
     each = [Metrics() for _ in range(5)]
     for number, metrics in enumerate(each):
         metrics.stored(f"order-{number}", 1, 10)

@@ -11,7 +11,9 @@ from nakadi.local.placement import MAX_PUBLISHERS_OF_FEW_EVENTS, load_of_supervi
     [(1, 8, [8]), (2, 1, [1, 0]), (2, 2, [1, 1]), (2, 8, [3, 5]), (4, 4, [1, 1, 1, 1]), (4, 31, [3, 9, 9, 10])],
 )
 def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, connections, shares):
-    """Its own connections take no detour through a second process, but commits for other processes take its time."""
+    """The process that commits serves the first connections, because they take no detour through a second process;
+    it serves few of many, because commits for other processes take its time.
+    """
     opened = [0] * processes
     for _ in range(connections):
         loads = [load_of_supervisor(opened[0], processes), *opened[1:]]
@@ -21,8 +23,9 @@ def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, co
 
 
 def test_the_process_that_commits_serves_the_publishers_of_few_events():
-    """Its load counts once enough such clients publish that they share commits; for all other connections it always
-    counts."""
+    """The process that commits serves clients that publish few events, until enough of them share commits; for all
+    other connections, its load counts.
+    """
     for connections in range(MAX_PUBLISHERS_OF_FEW_EVENTS):
         assert load_of_supervisor(connections, 2, few_events=True) == 0
     assert load_of_supervisor(MAX_PUBLISHERS_OF_FEW_EVENTS, 2, few_events=True) == 1.5 * MAX_PUBLISHERS_OF_FEW_EVENTS

@@ -25,7 +25,7 @@ def logging_as_before():
 
 
 def read_start_error(capsys, *arguments):
-    """Returns the message on stderr of a program that must not start."""
+    """A function that runs a program that must not start, and returns its message on standard error."""
     assert main([*arguments], signals=SignalHandler()) == 1
     said = capsys.readouterr()
     assert said.out == ""

@@ -62,7 +62,7 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
         with closing(open_connection(path, 1)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM frames").fetchone()
-            # These additions to the log are newer than the state that the reader uses.
+            # SQLite's log now has additions that are newer than the state that the reader uses.
             request_wipe(path)
             with run_chores(broker):
                 until(lambda: len(attempts) >= 3)

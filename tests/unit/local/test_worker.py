@@ -20,8 +20,7 @@ async def read_message(supervisor):
 
 
 def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
-    """The worker stops only when the supervisor has closed its side: after every connection that the supervisor has
-    handed over."""
+    """A worker that stops serves the connections that it still gets, until the supervisor has closed its side."""
 
     async def leave():
         async with asyncio.timeout(PATIENCE):
@@ -58,7 +57,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
 
 
 def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
-    """Such a connection is marked with a different byte than a new one; both come in any order."""
+    """The supervisor marks a connection that it has already served with a different byte than a new one."""
 
     async def serve():
         async with asyncio.timeout(PATIENCE):

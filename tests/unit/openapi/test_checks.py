@@ -100,7 +100,9 @@ def test_null_is_a_missing_member():
 
 
 def test_what_is_missing_in_the_body_itself_is_reported_first():
-    """First the name, then missing members of the body itself, then all other faults in the order of the fields."""
+    """A fault of the name is reported first, then missing members of the body itself, then all other faults in the
+    order of the fields.
+    """
     body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
     assert violations_of("EventTypeDraft", body) == [
         ("name", "format not allowed"),
@@ -143,6 +145,6 @@ def test_nothing_is_loaded_before_a_body_is_checked():
 
 
 def test_the_description_is_read_in_blocks():
-    """Each schema is a separate block below `schemas:`, otherwise it would not be found."""
+    """Each schema is a separate block below `schemas:`; otherwise, the reader would not find it."""
     names = re.findall(r"^    (\w+):$", checks._schema_lines_text(), re.MULTILINE)
     assert sorted(names) == sorted(openapi.document()["components"]["schemas"])

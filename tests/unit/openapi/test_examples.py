@@ -16,7 +16,7 @@ from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 from tests.support.http import make_client
 from tests.support.openapi import assert_answer_matches, operation_at
 
-# In an order in which each example finds the resources that it needs.
+# The operations in an order in which each example finds the resources that it needs.
 IN_ORDER = (
     "create_event_type",
     "get_event_type",
@@ -155,7 +155,7 @@ def test_every_operation_is_tried() -> None:
     """Only operations that do not fit into the sequence of examples are left to other tests."""
     others = {"update_event_type", "delete_events", "stream_events", "delete_storage"}
     others |= {"get_rehearsal", "remove_rehearsal"}  # the broker generates their ids
-    others |= {"run_query"}  # needs a broker with an address
+    others |= {"run_query"}  # a query needs a broker with an address
     assert set(openapi.operations()) - set(IN_ORDER) - set(WITH_A_SUBSCRIPTION) == others | NEED_A_STREAM
 
 

@@ -129,7 +129,7 @@ def test_files_may_not_contradict_each_other() -> None:
         openapi._merge_into(whole, {"paths": {"/a": {"get": {"summary": "another"}}}})
 
 
-# True
+# The description is true
 
 
 @pytest.mark.parametrize(("schema", "value"), [each[1:] for each in EXAMPLES], ids=[each[0] for each in EXAMPLES])
@@ -253,7 +253,7 @@ def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int)
     assert str(status) in openapi.operations()[operation].responses
 
 
-# Complete
+# The description is complete
 
 
 @each_operation
@@ -318,7 +318,7 @@ def test_shared_parts_are_used() -> None:
             assert f'"#/components/{kind}/{name}"' in text
 
 
-# Fit for the gateway
+# The description suits the gateway
 
 
 def test_no_words_that_the_gateway_chokes_on() -> None:

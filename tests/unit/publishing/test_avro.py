@@ -227,7 +227,9 @@ def test_events_have_owners(house, selector, changes, owner):
 
 
 def test_a_decimal_is_a_number_with_all_its_digits(house):
-    """The payload itself is stored if JSON readers could lose digits of the number. (P152, P172)"""
+    """A decimal becomes a number with all its digits; if JSON readers could lose some of them, the payload is
+    stored, too. (P152, P172)
+    """
     short, long = a_decimal(9, 2), a_decimal(30, 10)
     for price, raw, text, kept in [
         (short, b"\x04\xd2", "12.34", False),

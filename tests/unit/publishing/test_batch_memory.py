@@ -42,8 +42,9 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
 
 
 def test_which_bodies_are_parsed_at_once():
-    """All short bodies are, and longer ones up to the size of a piece if their events take no more memory than one
-    may."""
+    """All short bodies are parsed at once, and so are longer ones, up to the size of a piece, if their events take
+    no more memory than a piece may.
+    """
     short, few, many = memory.SHORT_BODY_BYTES, b'{"a":"%b"}' % (b"x" * 1000), b"[0,0,0],"
     assert is_parsed_at_once(b"{}," * (short // 3))
     assert is_parsed_at_once(few * (2 * short // len(few)))

@@ -77,7 +77,9 @@ def test_spending_ends_where_the_steps_end():
 
 
 def test_long_work_is_given_up_when_the_client_has_gone():
-    """Nobody would read the answer, and other requests wait for the turn."""
+    """Long work ends when the client has gone, because nobody would read the answer, and other requests wait for the
+    turn.
+    """
     with a_budget(is_client_gone=lambda: True) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
         with pytest.raises(TryLater, match="given up"):

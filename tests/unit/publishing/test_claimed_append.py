@@ -79,7 +79,9 @@ def send_last(steps: Any, result: Any) -> Any:
 
 
 def test_what_settles_while_the_log_is_read_is_not_taken_over(log_with_claim):
-    """An attempt that was in progress when the log was read may have stored its event afterwards. (P158)"""
+    """A claim that settles while the log is read is not taken over, because its attempt may have stored its event
+    after that read. (P158)
+    """
     log_with_claim.attempt_until("_append_to")
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
     steps, read = log_with_claim.attempt_until("_read_events")
@@ -104,7 +106,9 @@ def test_a_dead_attempt_is_taken_over_when_it_is_over(log_with_claim):
 
 
 def test_an_attempt_that_died_behind_its_append_has_stored_its_event(log_with_claim):
-    """The log is read at once, whatever the state of the claim. (P158)"""
+    """If an attempt died after its append, the next one finds the event, because it reads the log whatever the state
+    of the claim. (P158)
+    """
     _, append = log_with_claim.attempt_until("_append_to")
     append()
     assert run_steps(log_with_claim.attempt().steps()) == {
@@ -114,7 +118,9 @@ def test_an_attempt_that_died_behind_its_append_has_stored_its_event(log_with_cl
 
 
 def test_an_append_is_not_begun_late(log_with_claim):
-    """Claims that took too long are released, so that the next attempt need not wait for them."""
+    """If claiming took too long, the append does not begin, and its claims are released, so the next attempt need
+    not wait for them.
+    """
     steps, claim = log_with_claim.attempt_until("claim")
     found = claim()
     log_with_claim.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
@@ -124,7 +130,9 @@ def test_an_append_is_not_begun_late(log_with_claim):
 
 
 def test_a_confirmation_that_fails_does_no_harm(log_with_claim):
-    """The event is stored, its publisher is told, and the next attempt finds the event in the log."""
+    """If a confirmation fails, the event is stored, its publisher is told so, and the next attempt finds the event
+    in the log.
+    """
     steps, append = log_with_claim.attempt_until("_append_to")
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
@@ -136,7 +144,7 @@ def test_a_confirmation_that_fails_does_no_harm(log_with_claim):
 
 
 def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(log_with_claim):
-    """Two attempts find a dead one: the second attempt does not undo what the first one has confirmed. (P158)"""
+    """If two attempts take over a dead one, the second does not undo what the first has confirmed. (P158)"""
     log_with_claim.attempt_until("_append_to")
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     slow, take_over = log_with_claim.attempt_until("replace")
@@ -149,7 +157,7 @@ def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(log_with_claim):
 
 
 def test_a_log_that_was_opened_again_takes_the_place_of_the_one_before(log_with_claim):
-    """The cached properties of a storage's log never apply to another log."""
+    """If a storage's log is opened again, the cached properties of the earlier log no longer apply."""
     deduplication = LogDeduplication(log_with_claim, lambda: None, log_with_claim.clock)
     first = log_with_claim.log
     assert deduplication.find("default") is deduplication.find("default") is first

@@ -67,12 +67,12 @@ def test_an_id_that_is_no_uuid_gives_the_same_eid_each_time():
 
 
 def test_a_cloud_event_without_a_time_happened_when_it_arrived():
-    """`occurred_at` is the time of receipt. (E4)"""
+    """If a CloudEvent has no time, `occurred_at` is the time of receipt. (E4)"""
     assert metadata_of()["occurred_at"] == "2026-11-21T12:00:00.042Z"
 
 
 def test_trace_context_goes_where_producers_of_events_put_it():
-    """Both attributes are stored in `span_ctx`, together with what the data have there. (E7)"""
+    """Both attributes of the trace context are stored in `span_ctx`, together with its members in the data. (E7)"""
     metadata = metadata_of(traceparent=TRACE, tracestate="a=1", data={"metadata": {"span_ctx": {"b": "2"}}})
 
     assert metadata["span_ctx"] == {"b": "2", "traceparent": TRACE, "tracestate": "a=1"}
@@ -80,7 +80,9 @@ def test_trace_context_goes_where_producers_of_events_put_it():
 
 
 def test_a_partition_key_is_the_compaction_key_of_a_compacted_event_type():
-    """For other event types, it is an attribute like any other. (E2)"""
+    """For a compacted event type, the attribute `partitionkey` becomes the compaction key; for others, it is an
+    attribute like any other. (E2)
+    """
     event = a_cloud_event(partitionkey="4711")
 
     [kept], [other] = (json.loads(read(event, is_compacted=each).body) for each in (True, False))
@@ -90,7 +92,9 @@ def test_a_partition_key_is_the_compaction_key_of_a_compacted_event_type():
 
 
 def test_metadata_in_the_data_count_where_no_attribute_says_it():
-    """Members that a broker has written, and the position where the event was read, are left out. (E6)"""
+    """Metadata in the data is kept, except for members that a broker has written, and the position where the event
+    was read. (E6)
+    """
     own = {
         "eid": "x",
         "flow_id": "f",
@@ -124,7 +128,7 @@ def test_a_null_attribute_is_as_good_as_none():
 
 @pytest.mark.parametrize("text", ["1.0", "12345678901234567", '"\\u00e4"', '{"metadata":1}'])
 def test_the_text_of_data_stays_as_it_came(text):
-    """No number loses a digit, and escapes stay. (E2)"""
+    """The text of the data stays as it came: numbers keep their digits, and escapes stay. (E2)"""
     sent = b'%b, "data": {"a": %b}}' % (json.dumps(a_cloud_event())[:-1].encode(), text.encode())
 
     assert CloudEventReader(now=NOW).read_event(sent).body.endswith(b',"a":%b}]' % text.encode())
@@ -142,7 +146,7 @@ def test_content_types_of_json_are_kept():
 
 
 def test_ids_are_those_of_the_cloud_events():
-    """Results can name the CloudEvents by these ids. (E8)"""
+    """The ids are those of the CloudEvents, so results can name them. (E8)"""
     assert read(a_cloud_event(id="A"), a_cloud_event(id="B")).ids == ["A", "B"]
 
 

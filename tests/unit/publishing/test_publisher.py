@@ -412,14 +412,18 @@ def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
 
 
 def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house):
-    """A deletion is refused by an event type that is not compacted, although its predecessor was."""
+    """An event type that is not compacted refuses deletions, even if its predecessor with the same name was
+    compacted.
+    """
     event_type = house.add(a_compacted_type())
     another = recreate(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
     assert house.delete(another, [tombstone()]).status is BatchStatus.REJECTED
 
 
 def test_what_follows_a_refused_append_leaves_the_event_loop(house):
-    """Reporting each event's outcome may require parsing the whole batch again."""
+    """After a refused append, a thread reports each event's outcome, which may require parsing the whole batch
+    again.
+    """
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', BatchSender(subject=ANN, flow_id="the-flow"))

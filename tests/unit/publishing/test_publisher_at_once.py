@@ -196,7 +196,7 @@ def test_long_keys_are_hashed_in_a_turn():
 
 
 def test_members_that_the_schema_does_not_name_are_stored():
-    """Such members are stored unchanged."""
+    """Members that the schema does not name are stored unchanged."""
     [house, _] = make_houses()
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
@@ -207,7 +207,7 @@ def test_members_that_the_schema_does_not_name_are_stored():
 
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
-    """The result for each event is the same as for any other batch."""
+    """If partitions of a batch are refused, the result for each event is the same as for any other batch."""
     [house, _] = make_houses()
     house.draws += [0.1, 0.4, 0.9] * 10
     house.log.refusing[1] = "full"

@@ -34,7 +34,7 @@ from tests.support.random_events import (
 )
 
 SEED = 20261126
-SCHEMAS = 30  # in each run, and forty times as many in a run of all tests
+SCHEMAS = 30  # in most runs; `make test-all` has forty times as many
 BATCHES_PER_SCHEMA = 6
 MAX_EVENT_BYTES = 2000
 PARTITIONS = 12
@@ -105,7 +105,7 @@ class RandomEventType:
         return body, is_hostile
 
     def _event(self, common, *, faulty):
-        """An event that matches the schema, if one is found soon."""
+        """An event that matches the schema, if a few attempts find one."""
         for _ in range(ATTEMPTS_AT_A_VALID_EVENT):
             event = self._with_metadata(self.root.make(), common)
             text = f"[{spell(self.draw, event, SPELLINGS[0])}]".encode()

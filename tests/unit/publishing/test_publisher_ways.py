@@ -50,7 +50,7 @@ FAULTS = ('"n":1', '"n":-1', '"x":1e400', '"x":18446744073709551615', '"x":null'
 
 
 def java_hash(text):
-    """The hash of a string in Java, unit by unit."""
+    """The hash of a string as Java computes it, from its UTF-16 units."""
     units, total = text.encode("utf-16-be"), 0
     for at in range(0, len(units), 2):
         total = (31 * total + int.from_bytes(units[at : at + 2])) % 2**32
@@ -72,7 +72,7 @@ class BatchSetup:
 
     def __init__(self, draw):
         [self.name] = draw.choices(list(KINDS), WEIGHTS)
-        # The metadata of all events: members that only some events set are rare.
+        # Most metadata of an event is that of all events; members that only some events set are rare.
         self.alike = [
             said
             for said in (
@@ -149,7 +149,7 @@ class BatchSetup:
             "partition": str(partition),
         }
         kept = [each for each in about if each != '"flow_id":""']
-        if len(kept) < len(about):  # in this case the broker writes all of it, with the shortest escapes
+        if len(kept) < len(about):  # the broker then writes all of the metadata, with the shortest escapes
             kept = [each.replace("\\u00e9", "é") for each in kept]
         said = [each.split('"')[1] for each in kept]
         return [*(f'"{name}":"{value}"' for name, value in stamp.items() if name not in said), *kept]

@@ -76,4 +76,4 @@ def test_nothing_misleads_the_stamp(monkeypatch):
             assert found_members == members, seed
             assert found == STAMP | {"flow_id": "f", "partition": str(partition)} | sent, seed
             put_count += 1
-    assert put_count / 10 < len(by_grammar) < put_count * 9 / 10  # both are in use
+    assert put_count / 10 < len(by_grammar) < put_count * 9 / 10  # both ways are taken often

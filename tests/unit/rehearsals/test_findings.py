@@ -16,7 +16,9 @@ def add(collector: FindingsCollector, number: int, *rules: BrokenRule, publisher
 
 
 def test_rules_have_their_first_and_last_time():
-    """These are the times when events were stored, in whatever order the partitions are read. (H6)"""
+    """A rule has the first and the last time when an event that breaks it was stored, in whatever order the
+    partitions are read. (H6)
+    """
     collector = FindingsCollector()
     for number in (5, 1, 3):
         add(collector, number, BrokenRule("type", "#/a"))
@@ -65,7 +67,7 @@ def test_what_nobody_explains_is_counted(monkeypatch):
 
 
 def test_the_worst_findings_fit_a_document():
-    """All counts are full, with the longest strings, and a registry accepts 400 KB."""
+    """Findings with full counts and the longest strings fit into the 400 KB that a registry accepts."""
     collector = FindingsCollector()
     for number in range(200):
         rules = [BrokenRule("additionalProperties", f"#/{number}/{each}/{'x' * 300}") for each in range(20)]

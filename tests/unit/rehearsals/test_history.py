@@ -47,7 +47,7 @@ def test_partitions_have_equal_shares_unless_one_has_fewer(total, available, sha
 
 @pytest.mark.parametrize(("text", "delta"), [("30s", timedelta(seconds=30)), ("7d", timedelta(days=7))])
 def test_durations(text, delta):
-    """A number with a unit. (H2)"""
+    """A duration is a number with a unit. (H2)"""
     assert parse_duration(text) == delta
 
 
@@ -123,7 +123,7 @@ def world():
 
 
 def test_a_span_ends_where_it_says(world):
-    """Events that are published meanwhile are not read. (H2)"""
+    """A span ends where it ended at the beginning of the reading; later events are not read. (H2)"""
     world.publish(*range(2500))
     assert world.numbers(3, 2100) == list(range(3, 2101))
     assert world.numbers(3, 3) == [3]
@@ -131,7 +131,7 @@ def test_a_span_ends_where_it_says(world):
 
 
 def test_a_log_that_does_not_answer_is_asked_again(world):
-    """Pauses grow, and the number of attempts is limited."""
+    """The reader repeats a read that fails, with growing pauses and a limited number of attempts."""
     world.publish(1)
     world.troubles = [Unavailable("down")] * 3
     assert world.numbers(0, 0) == [1]
@@ -151,7 +151,9 @@ def test_events_that_expire_meanwhile_are_left_out(world):
 
 
 def test_a_deleted_event_type_ends_the_reading(world):
-    """Whether the event type is deleted, another one has its name, or only its events are removed. (H10)"""
+    """Reading ends if the event type is deleted, if another one has its name, or if only its events are removed.
+    (H10)
+    """
     for current in (None, an_event_type(name=world.event_type.name, id="another"), world.event_type):
         world.current = current
         world.troubles = [UnknownTopic()]

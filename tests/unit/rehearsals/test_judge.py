@@ -82,7 +82,7 @@ def test_an_event_that_takes_too_much_work_fails(monkeypatch):
 
 
 def test_a_schema_whose_parts_need_whole_objects_is_judged_too():
-    """Such events are parsed, and the verdicts are the same. (H5)"""
+    """If a part of the schema needs whole objects, the events are parsed, and the verdicts are the same. (H5)"""
     judge = judge_of(a_business_type(), {"type": "object", "properties": {"a": {}}, "minProperties": 2})
     stored = {"metadata": metadata(**STAMP), "a": 1}
 

@@ -128,7 +128,7 @@ def world() -> Iterator[RehearsalSetup]:
 
 
 def test_a_long_rehearsal_shows_its_progress(world):
-    """Every two seconds, it writes its findings so far, and finally the result. (H1, H10)"""
+    """Every two seconds, a rehearsal writes its findings so far, and finally the result. (H1, H10)"""
     identity = world.start()
     world.await_reads(1)
     assert world.read_counts(identity) == (RehearsalState.RUNNING, 0, 0)
@@ -178,7 +178,7 @@ def test_a_process_runs_two_at_once(world):
 
 
 def test_a_process_that_ends_says_so(world):
-    """Its rehearsals are lost, together with their findings. (H10)"""
+    """The rehearsals of a process that ends are reported as lost, without their findings. (H10)"""
     identity = world.start()
     world.await_reads(1)
     closing = threading.Thread(target=world.rehearsals.close)
@@ -195,7 +195,9 @@ def test_a_process_that_ends_says_so(world):
 
 
 def test_a_silent_process_counts_as_lost(world):
-    """Nobody reports that a process was killed. If the process was only slow, the rehearsal continues. (H10)"""
+    """A rehearsal whose process is silent counts as lost, because nobody reports a killed process. If the process
+    was only slow, the rehearsal continues. (H10)
+    """
     identity = world.start()
     world.await_reads(1)
     world.clock.move(LOST_AFTER.total_seconds() + 1)
@@ -205,7 +207,7 @@ def test_a_silent_process_counts_as_lost(world):
 
 
 def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog):
-    """The reason is in the broker's log. (H10)"""
+    """A failed rehearsal does not tell clients the reason, which is in the broker's log. (H10)"""
     world.log.trouble = RuntimeError("a secret of the engine")
     identity = world.start()
     world.open_gate(1)
@@ -231,7 +233,7 @@ def test_results_are_kept_for_a_day(world):
 
 
 def test_while_the_registry_is_read_only_none_starts(world):
-    """Meanwhile, none is removed either. (H9)"""
+    """While the registry is read-only, no rehearsal starts, and none is removed. (H9)"""
     world.open_gate()
     identity = world.start()
     world.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
@@ -242,7 +244,7 @@ def test_while_the_registry_is_read_only_none_starts(world):
 
 
 def test_a_blocked_consumer_may_not_rehearse(world):
-    """Just as such a consumer may not read. (H9)"""
+    """A blocked consumer may not rehearse, just as it may not read. (H9)"""
     world.broker.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, world.name)
     with pytest.raises(NotPermitted):
         world.rehearsals.list(world.name, UNAUTHENTICATED)

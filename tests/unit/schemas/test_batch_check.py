@@ -108,8 +108,7 @@ def check_for(schema, *, has_metadata=False):
 
 
 class AcceptingCheck:
-    """A check that has as many steps for each call as a batch has. For texts, it gives the same result for each
-    event."""
+    """A check with the steps of a whole batch for each call. It accepts texts as it accepts the parsed events."""
 
     def __init__(self, check):
         self.fits, self.parts = check.fits, check.checks_of_parts
@@ -126,7 +125,7 @@ class AcceptingCheck:
 
 
 def is_usual(value):
-    """Whether it contains nothing that may be valid and yet not recognized."""
+    """Whether a value contains nothing unusual, which may be valid and yet not recognized."""
     return not any(each in json.dumps(value) for each in UNUSUAL)
 
 
@@ -373,7 +372,7 @@ def test_only_so_many_types_are_made(monkeypatch):
     defstruct, made = shapes.defstruct, []
     monkeypatch.setattr(shapes, "defstruct", lambda *said, **more: made.append(1) or defstruct(*said, **more))
     check = check_for({"type": "object", "properties": {f"p{number}": order() for number in range(200)}})
-    assert len(made) == shapes._MAX_STRUCTS_PER_SCHEMA + 1  # and one for the batch
+    assert len(made) == shapes._MAX_STRUCTS_PER_SCHEMA + 1  # including the one for the batch
     assert check.accepts([{"p0": an_order([]), "p199": an_order([])}])
     for name in ("p0", "p199"):
         assert not check.accepts([{name: an_order([1])}])

@@ -66,7 +66,7 @@ def test_what_is_there_is_not_touched(folder, backups, tmp_path):
 
 
 def test_an_interrupted_restoration_does_not_start(backups, tmp_path, monkeypatch):
-    """Whatever file a restoration was interrupted at, the broker does not accept the folder as a data folder. (B7)"""
+    """If a restoration was interrupted at any file, the broker does not accept the folder as a data folder. (B7)"""
     write, allowed = restoring._write_file, 0
 
     def interrupt(store, file, data):
@@ -113,7 +113,7 @@ def test_a_backup_is_not_put_beside_a_newer_mark(folder, backups, tmp_path):
 
 
 def test_damage_is_noticed(backups, tmp_path):
-    """Files that have changed in a backup are not restored; if the loss is accepted, all others are. (B12)"""
+    """Files that have changed in a backup are not restored; if the operator accepts the loss, all others are. (B12)"""
     damage(backups, "archive/")
     with pytest.raises(BackupFailed, match=r"archive/.* is damaged in the backup"):
         restore(backups, tmp_path / "first")
@@ -135,7 +135,7 @@ def test_a_damaged_data_file_cannot_be_accepted(backups, tmp_path):
 
 
 def test_the_next_backup_knows_restored_files(folder, backups, tmp_path):
-    """A restored file has its old modification time, so that it is not read again. (B3)"""
+    """A restored file has its old modification time, so the next backup does not read it again. (B3)"""
     restore(backups, tmp_path / "restored")
 
     [old] = (folder.path / "archive").rglob("*.gz")

@@ -102,7 +102,7 @@ def test_nothing_is_removed_beside_a_damaged_backup(folder, source):
 
 
 def test_one_at_a_time(folder):
-    """During a backup, no other process writes or restores; several may restore at once. (B14)"""
+    """During a backup, no other process may back up or restore; several may restore at the same time. (B14)"""
     with open_store(folder, writes=True, creates=True):
         for writes in (True, False):
             with pytest.raises(BackupFailed, match="in use"), open_store(folder, writes=writes):

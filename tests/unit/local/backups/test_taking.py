@@ -165,7 +165,9 @@ def test_tables_are_not_newer_than_the_log(busy, backups, monkeypatch):
 
 
 def test_tables_that_change_all_the_time_are_an_error(busy, backups, monkeypatch):
-    """A backup does not go on for ever; the error says what to stop. (B11)"""
+    """If tables change all the time, the backup fails instead of trying for ever, and the error says what to stop.
+    (B11)
+    """
     open_snapshot, versions = taking.open_snapshot, iter(range(2, 100))
 
     def open_after_commit(path):

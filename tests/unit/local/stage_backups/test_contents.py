@@ -75,7 +75,7 @@ def contents_of(topic, end, *segments):
     ],
 )
 def test_each_offset_is_in_the_archive(oldest, end, segments, problem):
-    """From the oldest to the last offset of a partition, every one is in a segment. (B16)"""
+    """Each offset of a partition, from the oldest to the last, is in a segment. (B16)"""
     assert contents_of(Topic(partitions=1, oldest={0: oldest}), end, *segments).problem == problem
 
 
@@ -127,8 +127,9 @@ def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
 
 
 def test_what_belongs_to_processes_and_tables_stays_behind():
-    """Leases and notifications belong to processes that have ended, and states of Iceberg tables to restored tables.
-    (B22)
+    """A restore leaves out leases and notifications, which belong to processes that have ended.
+
+    It leaves out states of Iceberg tables, too, unless those tables are restored. (B22)
     """
     assert [is_lasting({"place": {"S": each}}) for each in ("leases", "news", "subscription#s")] == [False, False, True]
     assert is_restored({"kind": {"S": "event-types"}}, [])

@@ -126,7 +126,7 @@ def flip_byte(path):
 
 @pytest.mark.parametrize("folder", ["pieces", "archive", "backups"])
 def test_damage_is_found(live, tmp_path, folder):
-    """Every byte is read: a changed byte is found, and no damaged backup is restored. (B18, B20)"""
+    """Verifying reads every byte and finds a changed one, and no damaged backup is restored. (B18, B20)"""
     manifest = live.back_up()
     files = sorted(path for path in (tmp_path / "backups" / NAME / folder).rglob("*") if path.is_file())
     for path in files:

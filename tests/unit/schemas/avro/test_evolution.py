@@ -50,7 +50,8 @@ def missing_branch(branch, at):
 
 NO_DEFAULT = ("READER_FIELD_MISSING_DEFAULT_VALUE", "/fields/1", "n")
 
-# What the reference answered: (old, new, the objections to reading with the new schema, and with the old one).
+# The reference's answers: the old and the new schema, the objections to reading with the new one, and those to reading
+# with the old one.
 PAIRS = {
     "added": (a_record(ID), a_record(ID, a_field("n", "int")), [NO_DEFAULT], []),
     "added with default": (a_record(ID), a_record(ID, a_field("n", "int", default=1)), [], []),
@@ -158,7 +159,7 @@ def test_reasons_say_who_cannot_read_what():
 
 
 def test_an_equal_schema_changes_nothing():
-    """The schema stays as it was, with its version and its text. (R187)"""
+    """An equal schema leaves the schema as it was, with its version and text. (R187)"""
     old = a_record(ID)
 
     assert next_schema(old, a_record(a_field("id", doc="x")), COMPATIBLE).text == json.dumps(old)
@@ -183,7 +184,9 @@ def test_json_schema_does_not_follow_avro():
 
 
 def test_wide_unions_take_bounded_work():
-    """Each branch is compared with each other one: beyond a number of pairs, the schemas are refused. (R186)"""
+    """Each branch of a union is compared with each of the other's, so schemas with too many pairs are refused.
+    (R186)
+    """
 
     def wide_union(size):
         return one_field([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])

@@ -48,7 +48,7 @@ INNER_SCHEMA = {
     ],
 )
 def test_each_type_has_its_schema(of, schema):
-    """All fields are required, because all are written. (R310)"""
+    """Each Avro type has its JSON schema, in which all fields are required, because all are written. (R310)"""
     assert schema_of(a_field("a", of)) == {
         "type": "object",
         "properties": {"a": schema},

@@ -67,7 +67,7 @@ def a_value(rng, depth=0):
 
 
 def test_what_fastavro_writes_is_read_and_written_back():
-    """JSON keeps everything, so the same bytes are written back. (P152, S184)"""
+    """A value that fastavro has written is read into JSON, and written back as the same bytes. (P152, S184)"""
     rng = random.Random(7)
     for _ in range(100):
         value = a_value(rng)
@@ -93,7 +93,7 @@ def test_a_float_is_as_short_as_it_can_be():
 
 
 def test_blocks_may_say_their_length():
-    """A negative count is followed by the number of bytes. (P145)"""
+    """A block with a negative count also has its number of bytes. (P145)"""
     array = {"type": "array", "items": "int"}
 
     assert read(array, b"\x03\x04\x02\x04\x02\x06\x00") == [1, 2, 3]
@@ -135,7 +135,7 @@ def test_bytes_that_are_not_as_the_schema_says(schema, payload, reason):
 
 @pytest.mark.parametrize("schema", [ARRAY, MAP, {"type": "array", "items": a_record(name="Empty")}])
 def test_a_count_is_not_believed(schema):
-    """There could be any number of items without bytes: a few bytes would fill the memory. (P151)"""
+    """A count is not trusted, because items may have no bytes, so a few bytes could fill the memory. (P151)"""
     with pytest.raises((TooMuchJson, BadAvro)):
         read(schema, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 
@@ -191,13 +191,15 @@ def test_no_bytes_make_a_reader_fail_in_another_way():
     ],
 )
 def test_branches_must_look_different_in_json(of, expected):
-    """Otherwise, JSON would not show to which branch a value belongs. (S184)"""
+    """The branches of a union must look different in JSON; otherwise, JSON would not show to which one a value
+    belongs. (S184)
+    """
     assert is_unambiguous_in_json(parse_avro_schema(json.dumps(a_record(a_field("x", of))))) is expected
 
 
 @pytest.mark.parametrize(("of", "value"), [("int", "x"), ("string", 1), (ENUM, "C"), (["null"], 1), (INNER, {})])
 def test_a_value_of_another_type_does_not_fit(of, value):
-    """Another program has stored such a value. (S184)"""
+    """A value that does not fit its type is refused; only another program can have stored it. (S184)"""
     with pytest.raises(DoesNotFit):
         write(of, value)
 
@@ -251,7 +253,7 @@ def test_a_decimal_has_all_digits():
 
 @pytest.mark.parametrize("value", [1.234, 1e300, True, "1", None])
 def test_a_number_with_other_digits_is_no_decimal(value):
-    """Another program has stored such a number. (S184)"""
+    """A number with other digits than the decimal allows is refused; only another program can have stored it. (S184)"""
     for of in (a_decimal(9, 2), a_decimal(9, 2) | {"type": "fixed", "name": "F", "size": 4}):
         with pytest.raises(DoesNotFit):
             write(of, value)
@@ -259,12 +261,12 @@ def test_a_number_with_other_digits_is_no_decimal(value):
 
 @pytest.mark.parametrize(("value", "raw"), [(-1.28, b"\x80"), (1.27, b"\x7f"), (1.28, b"\x00\x80"), (0.0, b"\x00")])
 def test_a_decimal_has_as_few_bytes_as_possible(value, raw):
-    """As Java writes them. (S184)"""
+    """A decimal is written with as few bytes as possible, as in Java. (S184)"""
     assert write(a_decimal(9, 2), value) == encode("bytes", raw)
 
 
 def test_nothing_else_is_written_as_a_decimal():
-    """Such a mistake in the broker is an error. (P152)"""
+    """Writing any other value as a decimal is a mistake in the broker, and raises an error. (P152)"""
     with pytest.raises(TypeError):
         orjson.dumps(object(), default=write_decimal)
 
@@ -286,7 +288,7 @@ def test_nothing_else_is_written_as_a_decimal():
     ],
 )
 def test_a_decimal_without_sense_is_bytes(changes):
-    """As in the library for Java. (P152)"""
+    """A decimal with invalid attributes is treated as bytes, as in the library for Java. (P152)"""
     of = parse_avro_schema(json.dumps(a_decimal(6, 2) | changes))
     assert of.decimal is None
 
@@ -312,7 +314,7 @@ MAP_OF_ORDERS = a_record(a_field("of", {"type": "map", "values": "Order"}))
     ],
 )
 def test_the_depth_is_that_of_json(schema, payload_of):
-    """The limit is a hundred and ninety-nine levels; a value is then no deeper than JSON may be. (P151, P171)"""
+    """Values may have a hundred and ninety-nine levels, so they are no deeper than JSON may be. (P151, P171)"""
     assert read(schema, payload_of(MAX_JSON_DEPTH - 2))
     with pytest.raises(BadAvro, match="nested deeper"):
         read(schema, payload_of(MAX_JSON_DEPTH))
@@ -343,7 +345,7 @@ def test_siblings_are_not_deep(of):
     ],
 )
 def test_each_type_takes_room(of, value):
-    """The size is the least that the type takes in JSON. (P151)"""
+    """The counted size of a value is the least that its type takes in JSON. (P151)"""
     payload = encode(of, value)
     assert read(of, payload, room=1000) is not None
     with pytest.raises(TooMuchJson):

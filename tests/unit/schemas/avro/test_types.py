@@ -121,12 +121,14 @@ def test_a_fitting_default_is_taken(of, default):
 
 
 def test_a_default_within_its_own_record_is_refused():
-    """The record's fields are not known yet. (R159)"""
+    """A default cannot be of the record that contains it, whose fields are not known yet. (R159)"""
     assert refusal(a_record(a_field("x", "Order", default={}))) == "Schema fields not set yet"
 
 
 def test_defaults_that_multiply_take_bounded_work():
-    """Each record contains the previous one twice, with defaults: a thousand million values in a kilobyte. (R159)"""
+    """Checking defaults takes bounded work: if each record contains the previous one twice, a kilobyte of schema
+    could mean a thousand million values. (R159)
+    """
     inner, fields = "string", []
     for level in range(30):
         twice = [
@@ -174,7 +176,7 @@ def test_the_metadata_is_no_field():
     ],
 )
 def test_a_schema_is_strict_json_of_bounded_size(schema):
-    """Other texts are refused before the broker interprets them. (R159)"""
+    """A schema is strict JSON of limited size; other texts are refused before the broker interprets them. (R159)"""
     with pytest.raises(Invalid):
         parse_avro_schema(schema)
 
@@ -210,5 +212,5 @@ def test_documentation_and_aliases_make_no_difference(new, equal):
 
 
 def test_the_order_schema_is_valid():
-    """Other tests use this schema."""
+    """The schema that other tests use is valid."""
     assert parse_record_schema(json.dumps(ORDER)).name == "shop.Order"
