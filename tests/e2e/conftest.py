@@ -1,4 +1,4 @@
-"""A running broker of every engine, and a client for it."""
+"""Fixtures for end-to-end tests: a running broker on each engine, and clients of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Running = Broker | LaptopBroker | workers.BrokerProgram
 
 @pytest.fixture(scope="session", autouse=True)
 def loop_guard() -> Iterator[BlockingCalls]:
-    """Blocking calls raise an error on the event loops of brokers in this process."""
+    """Make blocking calls raise an error on the event loops of brokers in this process."""
     with guarded_loops() as calls:
         yield calls
 
@@ -81,7 +81,7 @@ def api(running_broker) -> Iterator[httpx.Client]:
 
 
 def client_of(running_broker: Running, **options: Any) -> httpx.Client:
-    """With several workers, each request goes to a different worker than the previous one."""
+    """A client of the broker. With several workers, each request goes to a different worker than the previous one."""
     transport = workers.RoundRobinTransport() if isinstance(running_broker, workers.BrokerProgram) else None
     return httpx.Client(base_url=running_broker.url, timeout=PATIENCE, transport=transport, **options)
 
@@ -105,7 +105,7 @@ def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try a test on the engines that are chosen for it; a module with its own brokers has its own engines."""
+    """Run a test on the engines that are chosen for it; a module with its own brokers chooses its own engines."""
     name = metafunc.function.__name__
     if "running_broker" in metafunc.fixturenames and not hasattr(metafunc.module, "running_broker"):
         engines = [each for each in ENGINES if is_chosen(name, each)]
@@ -117,7 +117,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items) -> None:
-    """Choose among the tests of the engine on which each takes longest."""
+    """Select the tests that run on the deployment on this machine, where each takes longest."""
     keep = list(select_tests((item.nodeid.partition("[")[0], item.nodeid) for item in items))
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
@@ -126,8 +126,9 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def is_long(item: pytest.Item) -> bool:
-    """Whether `make test` leaves a test out: SQLite shows its behaviour, and the chosen tests show the differences
-    here."""
+    """Whether `make test` leaves out a test, because SQLite shows its behaviour, and the chosen tests show the
+    differences of its engine.
+    """
     name = item.function.__name__
     engine = item.callspec.params.get("running_broker", "") if hasattr(item, "callspec") else ""
     return engine == "memory" or (runs_here(item.nodeid) and not ALL and name not in SELECTED_TESTS)

@@ -37,7 +37,7 @@ SCHEMAS = {kind: f'{{"properties": {{"n": {{"type": "{kind}"}}}}}}' for kind in 
 
 
 class SlowRegistry:
-    """A registry whose calls each take `seconds`, by the clock."""
+    """A registry in which each call takes `seconds`, by the test's clock."""
 
     def __init__(self, registry, clock):
         self._registry = registry
@@ -56,7 +56,7 @@ class SlowRegistry:
 
 @pytest.fixture(scope="module")
 def breakable_broker(tmp_path_factory):
-    """A broker that archives what it stores at once, its clock, its registry and its files."""
+    """A broker that archives events at once, with its clock, its registry and its files."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
     clock = MovableClock()
@@ -84,7 +84,7 @@ def api(breakable_broker):
 
 @pytest.fixture
 def start_alert_watch(api):
-    """Begin to look at the broker: as long as nothing is broken, no alert fires."""
+    """A function that begins to watch the broker, and checks that no alert fires yet."""
     return lambda: AlertWatch(api)
 
 
@@ -191,7 +191,7 @@ def test_a_disk_that_fills_up_is_found(breakable_broker, start_alert_watch, monk
 
 
 def test_a_full_disk_is_found(api, breakable_broker, start_alert_watch):
-    """Nothing can be stored: publishers get an error, and the alert fires; once there is room, they continue without a
+    """When the disk is full, publishers get errors, and the alert fires; once there is room, they continue without a
     restart.
     """
     name = create_event_type(api)["name"]
@@ -370,7 +370,7 @@ def test_a_slow_registry_is_found(api, breakable_broker, start_alert_watch):
 
 
 def test_an_indexer_that_is_behind_is_found(api, breakable_broker, start_alert_watch):
-    """Nothing can be archived, and each attempt fails: after ten minutes the alert fires, until the archive is back."""
+    """If every attempt to archive fails, the alert fires after ten minutes, until the archive is back."""
     name = create_event_type(api)["name"]
     aside = breakable_broker.archive.with_name("aside")
     before = start_alert_watch()

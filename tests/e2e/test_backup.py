@@ -1,4 +1,4 @@
-"""The drill: a broker is backed up at work, everything is deleted and restored, and its streams continue."""
+"""The drill: a broker is backed up while it works, everything is deleted and restored, and its streams continue."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ def serve_folder(data):
 
 
 def run_lines(lines, tmp_path):
-    """Run the commands of the page, whose folders are here."""
+    """Run commands of the page, with its folders in the test's folder."""
     for line in lines:
         words = shlex.split(line, comments=True)
         arguments = [
@@ -54,7 +54,7 @@ def run_lines(lines, tmp_path):
 
 
 class Publisher(threading.Thread):
-    """Publishes one event after the other, and counts those that were acknowledged."""
+    """Publishes one event after the other, and counts the acknowledged ones."""
 
     def __init__(self, url, name):
         super().__init__()
@@ -122,7 +122,7 @@ def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
 
 
 def test_it_says_what_is_elsewhere(tmp_path, capsys):
-    """Stores and archives that are not in the data folder are named, since they are not in the backup. (B2)"""
+    """The command names stores and archives outside the data folder, because they are not in the backup. (B2)"""
     busy = BusyFolder(tmp_path / "data")
     busy.publish(3)
     busy.archive()

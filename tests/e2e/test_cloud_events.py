@@ -1,4 +1,4 @@
-"""CloudEvents in and out, judged by the SDK of CloudEvents."""
+"""The SDK of CloudEvents publishes and reads CloudEvents."""
 
 import json
 from uuid import uuid4
@@ -119,7 +119,7 @@ def test_events_without_a_trace_get_that_of_their_request(api, event_type):
 
 
 def test_an_event_in_nakadis_form_is_a_cloud_event(api, event_type):
-    """The SDK reads it, with the content of its metadata. (E20, E21)"""
+    """The SDK reads an event in Nakadi's form as a CloudEvent, with the content of its metadata. (E20, E21)"""
     eid = str(uuid4())
     metadata = {"eid": eid, "occurred_at": "2026-01-01T00:00:00Z", "span_ctx": TRACE}
     api.post(f"/event-types/{event_type}/events", json=[{"metadata": metadata, "n": 1}]).raise_for_status()
@@ -131,7 +131,7 @@ def test_an_event_in_nakadis_form_is_a_cloud_event(api, event_type):
 
 
 def test_data_change_events_and_events_without_a_category(api):
-    """The members of the data are the members of the event. (E6)"""
+    """The data of a CloudEvent become the members of a data change event, or of an event without a category. (E6)"""
     change = {"data_type": "order", "data_op": "C", "data": {"n": 1}}
     data = create_event_type(
         api, a_business_definition(category="data", cleanup_policy="compact", partition_strategy="random")

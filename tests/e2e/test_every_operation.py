@@ -40,7 +40,7 @@ TAKE_LONG = {("start_rehearsal", "202")}
 class OperationsTour:
     """Calls every operation with one `Accept` header, and keeps the answers.
 
-    It reads values that it needs for further requests through `api`, a client that accepts everything.
+    Through `api`, a client that accepts everything, it reads the values that further requests need.
     """
 
     def __init__(self, broker: Broker, api: httpx.Client, accept: str) -> None:
@@ -240,7 +240,7 @@ class OperationsTour:
 
 
 def _fill_template(template: str, values: Iterator[str]) -> Iterator[str]:
-    """The segments of a path, with values in the place of its parameters."""
+    """The segments of a path, with values in place of its parameters."""
     for segment in template.split("/"):
         yield next(values) if segment.startswith("{") else segment
 

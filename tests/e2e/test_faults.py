@@ -100,7 +100,7 @@ def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
 
 
 def test_a_delivery_can_be_repeated(broker, api, name):
-    """A client has to handle repeated events; this fault lets a test cause them."""
+    """A fault lets a test cause repeated events, which every client has to handle."""
     publish(api, name)
     publish(api, name)
     broker.faults.repeat(1, event_type=name)

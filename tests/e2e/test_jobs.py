@@ -30,13 +30,14 @@ from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this module
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A deployment: its place, the settings of jobs, and on AWS the jobs' roles, whose names are the access keys
-    here."""
+    """A deployment with the settings of its jobs. On AWS, it also has the jobs' roles, whose names serve as access
+    keys here.
+    """
 
     url: str
     index: str
@@ -49,7 +50,7 @@ class Deployment:
             assert job.main([*self.arguments, *arguments]) == 0, told.getvalue()
 
     def as_role_of(self, main):
-        """Calls of this process to AWS are made with the role of a job."""
+        """Inside the block, this process calls AWS with the role of a job."""
         name = main.__module__.rpartition(".")[2]
         return patch.dict(os.environ, {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {})
 
@@ -111,8 +112,9 @@ def read_stream(api, name, count):
 
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
-    """Published events are in the table, offset by offset as in streams, with the same sizes; their traffic, and what
-    the run cost, are returned, and how soon they were there. (T1, T2, T14, T15)"""
+    """Published events are in the table with the same offsets and sizes as in streams. The broker returns their
+    traffic, the cost of the run, and how soon they were in the table. (T1, T2, T14, T15)
+    """
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]

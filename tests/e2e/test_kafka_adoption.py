@@ -142,7 +142,9 @@ def test_cursors_of_subscriptions_come_along(api, other_broker):
 
 
 def test_an_event_type_with_subscriptions_cannot_adopt(api, other_broker):
-    """The subscriptions' cursors would refer to another log. (R281)"""
+    """An event type with subscriptions cannot adopt topics, because the subscriptions' cursors would refer to
+    another log. (R281)
+    """
     name = create_event_type(api)["name"]
     api.post("/subscriptions", json={"owning_application": "tests", "event_types": [name]})
 

@@ -18,7 +18,7 @@ from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 class Publisher:
-    """Publishes numbers, each once, and remembers which were acknowledged."""
+    """Publishes each number once, and remembers which were acknowledged."""
 
     def __init__(self, api, name):
         self._api, self._name = api, name
@@ -80,7 +80,9 @@ def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
 
 @kafka.NOT_IN_EVERY_RUN
 def test_the_program_with_a_kafka_of_its_own_keeps_what_it_was_given(tmp_path):
-    """`make run ENGINE=kafka` starts a Kafka and a broker, ends both in order, and continues with the existing data."""
+    """`make run ENGINE=kafka` starts a Kafka and a broker, ends both in order, and later continues with the existing
+    data.
+    """
     command = [sys.executable, "-m", "infra.laptop.kafka_local", "--port=0", "--data", str(tmp_path)]
     name = "kept.thing"
     for round_ in range(2):

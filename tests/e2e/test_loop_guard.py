@@ -29,11 +29,11 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 EID = "70779f46-950d-4e48-9fca-000000000000"
 
 Scene = Iterator[None]
-"""Brings a broker to where the next request would block its loop, yields, and sends that request."""
+"""Prepares a broker so that the next request would block its loop, yields, and then sends that request."""
 
 
 class FreshBroker:
-    """A broker that has received no request, and a client with its own token."""
+    """A broker that has not received any request yet, and a client with its own token."""
 
     def __init__(self, folder: Path) -> None:
         self.issuer = Issuer(folder)
@@ -153,7 +153,7 @@ def a_turn_is_waited_for(fresh_broker: FreshBroker) -> Scene:
 
 
 def commit(fresh_broker: FreshBroker, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
-    """Commit without a stream, which is refused after all look-ups."""
+    """Commit without a stream; the broker refuses that after all look-ups."""
     subscription = subscription or create_subscription(fresh_broker.api, name)["id"]
     headers = {"X-Nakadi-StreamId": EID}
     path = f"/subscriptions/{subscription}/cursors"
@@ -219,7 +219,7 @@ def fresh_broker(tmp_path) -> Iterator[FreshBroker]:
 
 @pytest.mark.parametrize("scene", [scene for scene, _ in SCENES], ids=IDS)
 def test_it_goes_to_a_thread(fresh_broker, scene):
-    """The request is answered, and nothing blocks the loop."""
+    """Work that would block goes to a thread: the request is answered, and nothing blocks the loop."""
     list(scene(fresh_broker))
 
 

@@ -46,7 +46,7 @@ def api(running_broker):
 
 @pytest.fixture
 def measure_change(api):
-    """The growth of a sample since the test began."""
+    """A function that returns how much a sample has grown since the test began."""
     before = scrape(api)
 
     def difference(name, **labels):
@@ -259,7 +259,7 @@ def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
 
 
 def test_parked_events_are_counted(api, measure_change, running_broker, consumer):
-    """The event that consumers failed at counts, and those that follow it."""
+    """The metrics count the event at which consumers failed, and the later events of its key."""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2", "b1")

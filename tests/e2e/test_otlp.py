@@ -18,7 +18,7 @@ from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text()
-TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"  # this exporter opens no connection
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"  # not a real token
 
 
 @pytest.fixture

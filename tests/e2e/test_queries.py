@@ -116,7 +116,7 @@ def _abort(client: httpx.Client) -> None:
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch, ann):
-    """A query that is not over some time after its seconds is stopped from outside. (Q13)"""
+    """If a query's process does not end in time, the broker kills it. (Q13)"""
     monkeypatch.setattr(processes, "PATIENCE_SECONDS", -29.0)
     assert problem(ann.post("/queries", json={"sql": ENDLESS}), 422) == "The query took more than 30 seconds."
     assert not children()

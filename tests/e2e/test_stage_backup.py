@@ -1,4 +1,6 @@
-"""The drill: a stage is backed up at work, everything is deleted and restored elsewhere, and its streams continue."""
+"""The drill: a stage is backed up while it works, everything is deleted and restored elsewhere, and its streams
+continue.
+"""
 
 import json
 import re
@@ -47,7 +49,7 @@ def consume(api, subscription, count):
 
 @pytest.fixture
 def wait(monkeypatch):
-    """Make something happen while a backup waits for the log indexer."""
+    """A function that sets what happens while a backup waits for the log indexer."""
     return lambda publish_and_index: monkeypatch.setattr(
         stage_module.Stage.__init__, "__defaults__", (lambda _: publish_and_index(),)
     )

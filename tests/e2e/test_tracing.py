@@ -68,8 +68,9 @@ def publish(api, name, traceparent, *events):
 
 
 def test_a_publication_belongs_to_the_trace_of_its_request(api, find_span):
-    """The span of a publication is a child of the client's span, and the append's span a child of it. Both have the
-    conventional attributes."""
+    """The span of a publication is a child of the client's span, and the append's span a child of it. Both spans
+    have the conventional attributes.
+    """
     name = create_event_type(api, a_business_definition())["name"]
     assert publish(api, name, SAMPLED, {}, {}).status_code == 200
 
@@ -86,8 +87,9 @@ def test_a_publication_belongs_to_the_trace_of_its_request(api, find_span):
 
 
 def test_a_consumer_finds_the_publication(api, find_span):
-    """The event names the span of its publication, the delivery links to it, and so does the commit belong to its own
-    request."""
+    """The event names the span of its publication, the delivery's span links to that span, and the commit's span
+    belongs to the commit's own request.
+    """
     name = create_event_type(api, a_business_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
     assert publish(api, name, SAMPLED).status_code == 200

@@ -62,7 +62,9 @@ def process_state(process):
 
 
 def has_ended(process):
-    """Whether a process has ended. Its first thread may have ended while another still keeps its sockets open."""
+    """Whether a process has ended completely: its first thread may have ended while another one still keeps its
+    sockets open.
+    """
     try:
         threads = list(Path(f"/proc/{process}/task").iterdir())
     except FileNotFoundError:
@@ -107,7 +109,7 @@ class Publishers:
             except httpx.TimeoutException:
                 self.hung.append(name)
             except httpx.TransportError:
-                # The connection was one of a process that was killed; the next one may lead to another.
+                # The connection led to a process that was killed; the next one may lead to another process.
                 api.close()
                 if not is_listening(httpx.URL(url).port):
                     return
@@ -168,8 +170,7 @@ def the_partitions_of_killed_workers_are_free(program, data):
 def see_each_others_changes(program):
     first, second = (httpx.Client(base_url=program.url, timeout=PATIENCE) for _ in range(2))
     with first, second:
-        # Each client has a connection, and so its own worker, since the worker with the fewest connections gets the
-        # next one.
+        # The worker with the fewest connections gets the next one, so the two clients have different workers.
         assert first.get("/health").text == second.get("/health").text == "OK"
         assert first.post("/event-types", json=EVENT_TYPE).status_code == 201
         assert second.post(EVENTS, json=[{"name": "second"}]).status_code == 200

@@ -3,12 +3,12 @@ import pytest
 from tests.support.jobs import DataFolder, Jobs
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this folder
 
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory):
-    """The folder of all tests' tables: the catalog of a Spark has one location."""
+    """The folder for the tables of all tests, because the catalog of a Spark has one location."""
     return tmp_path_factory.mktemp("tables")
 
 

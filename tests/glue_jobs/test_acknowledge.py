@@ -1,4 +1,4 @@
-"""Misfits and gaps of tables cause warnings until an operator acknowledges them, and are always counted."""
+"""Misfits and gaps in tables cause warnings until an operator acknowledges them; they are always counted."""
 
 import pytest
 
@@ -93,12 +93,12 @@ def test_what_cannot_be_acknowledged(data, capsys, wrong):
 
 
 def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
-    """A document that changed between reading and writing is read again."""
+    """If a job writes a document between the command's read and its write, the command reads it again."""
     orders = data.event_type("order.placed")
     data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state())))
 
     class RegistryWithRace:
-        """A registry in which a job writes first, once."""
+        """A registry in which a job once writes first."""
 
         def __init__(self):
             self.writes = 0

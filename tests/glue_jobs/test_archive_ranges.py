@@ -26,7 +26,7 @@ def index():
 
 
 def add(index, count, *, partition=0, key=None, archived=True):
-    """Add the next events of a partition, in a separate object."""
+    """Add a segment with the next events of a partition, in a separate object."""
     head = index.index_heads([(TOPIC, partition)])[TOPIC, partition]
     first = head.state.next_offset
     location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
@@ -83,7 +83,7 @@ def test_what_was_released_is_not_looked_for(index):
 
 
 def test_reading_stops_where_nothing_is_archived(index):
-    """Parts after an unarchived one wait, so that nothing is skipped."""
+    """Parts after an unarchived one wait, so the job skips nothing."""
     add(index, 10)
     add(index, 10, archived=False)
     add(index, 10)
@@ -104,7 +104,7 @@ def test_damaged_parts_are_gaps(index):
 
 
 def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index(index, monkeypatch):
-    """Times are found by bisection; a partition without news is skipped, and gaps are searched."""
+    """The job finds times by bisection, skips partitions without new events, and also searches gaps."""
     segments = [add(index, 10) for _ in range(2000)]
     add(index, 7, partition=1)
     looked_at = []
@@ -127,7 +127,7 @@ def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index
 
 
 def test_a_deleted_topic_has_nothing(index):
-    """A deleted topic does not make the run fail."""
+    """A deleted topic has nothing to read, and does not make the run fail."""
     add(index, 10)
     index.delete_topic(TOPIC)
     assert offsets(index) == []
@@ -142,8 +142,8 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
 
 
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
-    """Their number is that of the segment, whether or not the partition is compacted; for a part of a segment, it is
-    unknown.
+    """A rewritten segment states its number of events, even in a compacted partition; for a part of a segment, the
+    number is unknown.
     """
     first, second = add(index, 10), add(index, 10)
     index.replace_segments(TOPIC, 0, [replace(first, event_count=7)], 10)
@@ -156,7 +156,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
 
 
 def test_batches_go_forward(index):
-    """A batch holds at most as much as one commit may, and each partition's parts in their order."""
+    """A batch has at most as much as one commit may, with each partition's parts in order."""
     for _ in range(5):
         add(index, 10)
         add(index, 10, partition=1)
@@ -184,7 +184,7 @@ def test_nothing_is_passed_over(index):
 
 
 def test_what_was_read_can_be_looked_up_again(index):
-    """The places of a batch are found again, and replacements since then are noticed."""
+    """The job finds the places of a batch again, and notices replacements since then."""
     add(index, 10)
     middle = add(index, 5)
     add(index, 5)

@@ -27,7 +27,7 @@ def cluster(tmp_path_factory):
 
 
 class Orders:
-    """Events in the archive, each in its own object, and the rows that they must become."""
+    """Events in the archive, each in a separate object, and the rows that they must become."""
 
     def __init__(self, data, jobs, tables):
         self.data, self.jobs = data, jobs
@@ -37,7 +37,9 @@ class Orders:
         self.archived = 0
 
     def archive(self, count, *, name=None):
-        """Archive events. Every fifth has a number that only Spark reads exactly; some have the name."""
+        """Archive events, `count` of them. Every fifth has a number that only Spark reads exactly, and some have the
+        name `name`.
+        """
         for number in range(count):
             offset, partition = divmod(self.archived, 2)
             event = order(self.archived)
@@ -54,7 +56,7 @@ class Orders:
         self.expected = {place: values for place, values in self.expected.items() if values[2] != name}
 
     def check(self):
-        """Every event is there once, and every data file belongs to a table."""
+        """Check that every event is there once, and that every data file belongs to a table."""
         assert self.jobs.rows("order_placed", *COLUMNS) == sorted((*at, *each) for at, each in self.expected.items())
         assert self.lost_files() == set()
 
@@ -169,7 +171,7 @@ def test_slow_tasks_run_twice(cluster, orders, jobs, tmp_path):
 
 @pytest.mark.long
 def test_two_drivers_at_once(cluster, orders, jobs):
-    """Each event is in the table once, whichever driver adds it."""
+    """If two drivers run at the same time, each event is in the table once, whichever adds it."""
     orders.archive(12)
     half = {"spark.cores.max": "1"}
     with cluster.driver("--little", **half) as one, cluster.driver("--little", **half) as other:

@@ -58,7 +58,7 @@ def columns_of(*versions):
     ],
 )
 def test_a_type_becomes_a_column(schema, kind):
-    """A property is a column if its values have one type; a mixed one is not."""
+    """A property is a column if its values have one type."""
     assert columns_of({"it": schema}) == Struct(() if kind is None else (Field("it", kind),))
 
 
@@ -209,7 +209,9 @@ def test_decimals_and_moments(schema, name):
 
 
 def test_columns_that_hold_everything():
-    """Columns hold everything only for closed schemas whose values have one type each and whose names are columns."""
+    """Columns hold everything only if a schema is closed, and each of its values has one type and a name that can be
+    a column.
+    """
     line = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
 
     def is_closed(changes=None, **properties):
@@ -245,7 +247,7 @@ def test_columns_come_into_a_table_in_one_change_of_it(jobs):
 
 
 def test_an_avro_schema_has_columns_for_its_fields():
-    """Unions with null and logical types have the columns of their values; the text is kept beside them. (R310)"""
+    """Unions with null, and logical types, have columns for their values; the row also keeps the text. (R310)"""
     record = a_record(
         a_field("id"),
         a_field("at", {"type": "long", "logicalType": "timestamp-millis"}),

@@ -185,6 +185,6 @@ def test_properties_that_are_called_as_what_the_job_works_with(jobs, data):
 
     [first, second] = jobs.rows("order_placed", *names[1:], "nakadi_event")
     assert first[:-1] == tuple(range(1, len(names)))
-    # A name that begins as the columns of an event's place has no column.
+    # A name that begins like the columns of an event's position has no column.
     assert json.loads(first[-1]) == event
     assert {*second} == {None}

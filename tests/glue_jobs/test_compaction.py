@@ -18,7 +18,7 @@ from tests.support.table_readers import assert_read_alike
 
 
 def test_events_become_rows(jobs, data):
-    """Each event is a row, with its place and its properties as columns; a second run adds only new ones."""
+    """Each event becomes a row, with its position and its properties as columns; a second run adds only new events."""
     orders = data.event_type("order.placed", partitions=2)
     data.archive_events(orders, [order(number) for number in range(5)])
     data.archive_events(orders, [order(9)], partition=1, at=STORED_AT + timedelta(microseconds=123456))
@@ -61,7 +61,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
 
 @pytest.mark.long("tests/glue_jobs/test_compaction.py::test_events_become_rows")
 def test_nothing_that_was_said_is_dropped(jobs, data):
-    """Values that no column holds are in the text of the event, such as other names, other types and nulls."""
+    """Values that no column holds, such as other names, other types and nulls, are in the text of the event."""
     events = [
         order(1),
         order(2, more={"a": 1}),
@@ -227,8 +227,8 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
 
 @pytest.mark.long
 def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
-    """Tasks read the objects, not the driver. Each event is in its table once, damage is reported, and the copies are
-    removed.
+    """Spark's tasks, not the driver, read the objects. Each event is in its table once, damage is reported, and the
+    copies are removed.
     """
     monkeypatch.setattr(in_tasks, "MIN_TASK_WORK", (2, 2**40))
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
@@ -254,7 +254,7 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
 
 
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):
-    """Damaged and lost objects are reported once, with their offsets, and read again on request."""
+    """The job reports damaged and lost objects once, with their offsets, and reads them again on request."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     cut, foreign, lost = (data.archive_events(orders, [order(number), order(number)]) for number in (2, 3, 4))
@@ -364,14 +364,14 @@ def test_an_object_with_too_few_events_is_noticed(jobs, data):
 
 
 def a_member(lines, length):
-    """A gzip member of a given length: its file name pads it to this length."""
+    """A gzip member of this length, which its file name pads."""
     packed = gzip.compress(b"".join(lines), mtime=0)
     name = b"x" * (length - len(packed) - 1) + b"\0"
     return packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
 
 
 def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
-    """An event type that is deleted while its events are read is reported, and the others are done."""
+    """The job reports an event type that is deleted while its events are read, and processes the others."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     pages = data.event_type("page.viewed", schema={})
@@ -387,7 +387,7 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
 
 
 def test_two_runs_at_once_double_nothing(jobs, data):
-    """If two changes began at the same snapshot, only one takes effect; the other one has to begin again."""
+    """If two changes begin at the same snapshot, only one takes effect, and the other one has to begin again."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     jobs.compact()

@@ -1,5 +1,6 @@
-"""States of tables: the newest event of each key, where a change costs only its own rows and older events bring
-nothing back, and the state of a table at the end of a day."""
+"""Tables of the current state, in which a change costs only its own rows and older events bring nothing back, and
+the state of a table at the end of a day.
+"""
 
 from datetime import UTC, datetime, time, timedelta
 
@@ -26,8 +27,9 @@ def events_with_names(*names):
 
 @pytest.mark.long
 def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
-    """A key whose newest event is a deletion stays away, when an older event of it fills a gap or comes from another
-    partition; one whose newest event is older still is there."""
+    """If an older event of a key fills a gap or comes from another partition, a key whose newest event is a deletion
+    stays deleted; a key that had no newer event appears.
+    """
     customers = data.event_type("customer.changed", partitions=2, **COMPACTED)
     damaged = data.archive_events(customers, events_with_names("A", "B", "C"), keys=["a", "b", "c"])
     whole = data.path(damaged).read_bytes()
@@ -141,7 +143,7 @@ def test_snapshots_go_and_files_are_merged_by_whole_days(jobs, data, monkeypatch
         return jobs.snapshots("order_placed")
 
     there = jobs.snapshots("order_placed")
-    # Merging files adds one.
+    # Merging files adds one snapshot.
     assert snapshots_after(timedelta(days=2, microseconds=-1)) == there + 1
     assert snapshots_after(timedelta(days=2)) == 1
     files = jobs.spark().table(f"{table.path}.files").select("partition.nakadi_time_day", "record_count").collect()

@@ -61,7 +61,7 @@ def test_another_value_is_not_meant(event, path, value):
 
 
 def test_removing_keeps_offsets():
-    """Removed events leave holes; the others keep their numbers."""
+    """Removed events leave gaps; the other events keep their offsets."""
     kept, meant = erase_events(
         make_events({"id": "a"}, {"id": "b"}, {"id": "c"}), ErasedValue(("id",), "b"), ErasureMode.REMOVE
     )
@@ -81,7 +81,7 @@ def test_blanking_keeps_the_event():
 
 
 def test_blanking_a_data_event():
-    """A data event keeps its form."""
+    """A blanked data event keeps its form."""
     event = {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {"id": "b"}}
     kept, _ = erase_events(make_events(event), ErasedValue(("data", "id"), "b"), ErasureMode.BLANK)
     assert json.loads(kept[0].record.value) == {"metadata": {"eid": "e"}, "data_type": "t", "data_op": "U", "data": {}}
@@ -146,7 +146,7 @@ def test_bounds_that_are_the_beginning_of_a_value(bound, found):
 
 
 def test_folders_of_tables():
-    """A table's folder is found below the folder of all tables; one that lies elsewhere cannot be searched."""
+    """An erasure finds a table's folder below the folder of all tables; it cannot search one that is elsewhere."""
     assert relative_folder("file:///data/tables", "file:/data/tables/nakadi/orders") == "nakadi/orders"
     assert relative_folder("s3://bucket/tables", "s3://bucket/tables/nakadi.db/orders") == "nakadi.db/orders"
     with pytest.raises(Unreadable):

@@ -34,7 +34,7 @@ LATELY = NOW - timedelta(minutes=2)
 NAME = "customer-4711-of-the-long-name"
 ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
 BY_NAME = {PARTITION_BY_ANNOTATION: "day(nakadi_time), customer.id", RETENTION_ANNOTATION: "unlimited"}
-"""Manifests have the value as a partition's value."""
+"""With these annotations, the manifests also contain the value, because it is the value of a partition."""
 
 EVERYTHING = {".avro", ".gz", ".json", ".parquet"}
 
@@ -48,14 +48,14 @@ def raise_job_killed(*_, **__):
 
 
 def named_orders(data, **changes):
-    """Orders in the archive; the second one has the name."""
+    """Archive some orders; the second one has the name."""
     orders = data.event_type("order.placed", annotations=BY_NAME, **changes)
     named = [order(0), order(1, customer={"id": NAME}), order(2)]
     return orders, data.archive_events(orders, named, at=LATELY)
 
 
 def branch_of_a_killed_run(table):
-    """Keep the result, because the branch is removed together with it."""
+    """A killed run's branch in a table. Keep the result, because the branch is removed when it is collected."""
     run = table.change()
     run.__enter__().append(table.rows(), "{}")
     return run
@@ -77,7 +77,7 @@ def table_after_killed_run(jobs, data, tables):
     copies.mkdir(parents=True)
     (copies / "killed-0.json.gz").write_bytes(data.path(segment).read_bytes())
     yield folder, copies
-    # The rest of the run goes now: its branch may be gone.
+    # End the killed run now; its branch may be gone already.
     run.gen.close()
 
 
@@ -179,7 +179,9 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running_bro
 
 @pytest.mark.long
 def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
-    """The report names the partition of the log that has it; once it is archived, a later run erases it."""
+    """The report names the partition of the log with an event that is not archived yet; once it is archived, a later
+    run erases it.
+    """
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
     definition = a_definition()
@@ -210,7 +212,9 @@ class LaterClock(SystemClock):
 
 @pytest.fixture
 def bucket(tables, tmp_path, monkeypatch):
-    """Archive and tables in a bucket that Spark can reach: the URL of the archive, a client, a data folder, jobs."""
+    """Archive and tables in a bucket that Spark can reach: yields the URL of the archive, a client, a data folder
+    and jobs.
+    """
     with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
         spark = open_reading_session(str(tables))
         for name in CREDENTIALS:
@@ -221,8 +225,9 @@ def bucket(tables, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
-    """Nothing of it is left in archive and tables in S3, even after killed runs; on the same day, files may belong to
-    an active run, and so they stay, are found, and nothing is called gone."""
+    """No byte of an erased value is left in the archive and tables in S3, even after killed runs. On the same day,
+    files may belong to an active run, so they stay; the report finds them, and does not call the value gone.
+    """
     s3, data, jobs = bucket
     orders, segment = named_orders(data)
     other = data.event_type("order.paid")
@@ -328,7 +333,7 @@ def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
 
 @pytest.mark.long
 def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
-    """A file that only an earlier state of the table has is looked through too, as are its manifests."""
+    """The verification also reads the files and manifests that only an earlier state of the table has."""
     named_orders(data)
     jobs.compact()
     monkeypatch.setattr(Table, "expire_snapshots_before", lambda *_: 0)
@@ -360,8 +365,9 @@ ERASE_CUSTOMER = ("--do", "erase", "--event-type", "customer.changed", "--path",
 
 @pytest.mark.long
 def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
-    """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
-    until it is erased: then not a byte of it is left."""
+    """Files still have a row that a newer one replaced, and manifests have the value by which a table is
+    partitioned. After an erasure, not a byte of either is left.
+    """
     replace_row(jobs, data)
     jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
     folder = tables / jobs.database
@@ -423,7 +429,7 @@ def shared_objects(data):
 
 
 def referenced_bytes(data, event_types):
-    """The exact bytes to which segments of these refer."""
+    """The exact bytes to which the segments of these event types refer."""
     return [
         data.store.read_range(segment.location)
         for each in event_types
@@ -494,7 +500,9 @@ def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
 
 
 def test_what_the_last_event_type_left_goes_with_expiry(jobs, data):
-    """With the last event type, the archive of the broker loses its last reference, and its objects still go."""
+    """When the last event type is deleted, the archive loses its last reference, and expiry still removes its
+    objects.
+    """
     shared_objects(data)
     for name in ("order.placed", "order.paid", "order.sent"):
         data.delete(name)

@@ -41,7 +41,7 @@ BATCH = 10
 
 KILLS_OF_BROKER = everything.choose_by_suite(1, 5)
 ROUNDS_WHILE_IT_LIVES = everything.choose_by_suite(20, 60)
-"""Each leaves a small segment or two; enough of them are merged."""
+"""The rounds of publishing before each kill. Each leaves one or two small segments, so there are enough to merge."""
 
 KILLED_AT = (
     (Rewriter, "_store_erased"),
@@ -61,7 +61,7 @@ def raise_job_killed(*_, **__):
 
 
 class FilesOfDeployment:
-    """Where a broker and jobs have their files. `urls` are places of the archive and of tables."""
+    """The places in which a broker and jobs have their files. `urls` has the URLs of the archive and of the tables."""
 
     def __init__(self, folder, archive, tables, s3=None):
         self.folder, self.s3 = folder, s3
@@ -101,7 +101,7 @@ def place(request, tmp_path, tables, monkeypatch):
 
 
 class Publisher:
-    """Publishes to all event types; every tenth order has the name. Remembers acknowledged events."""
+    """Publishes to all event types, and remembers acknowledged events. Every tenth order has the name."""
 
     def __init__(self):
         self.sent = dict.fromkeys((ORDERS, PAYMENTS, CUSTOMERS), 0)
@@ -143,7 +143,7 @@ def wait_until_archived(data, publisher):
 
 
 def delivered_events(api, name, partitions):
-    """Every event of an event type that a stream delivers."""
+    """All events of an event type, as a stream delivers them."""
     cursors = json.dumps([{"partition": str(number), "offset": "BEGIN"} for number in range(partitions)])
     parameters = {"batch_limit": 1000, "batch_flush_timeout": 1, "stream_timeout": 2}
     answer = api.get(f"/event-types/{name}/events", params=parameters, headers={"X-nakadi-cursors": cursors})
@@ -163,7 +163,9 @@ def compact_log(place):
     "tests/glue_jobs/test_erasure_bytes_left.py::test_the_data_file_of_a_running_broker_keeps_nothing",
 )
 def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
-    """Despite kills of the broker while it archives, and of the erasure at its steps."""
+    """No byte of an erased value is left, although the broker is killed while it archives, and the erasure at its
+    steps.
+    """
     data, jobs, publisher = place.data, place.jobs, Publisher()
     for number in range(KILLS_OF_BROKER):
         # Leaving the context kills the broker while it archives.
@@ -196,7 +198,7 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         told = jobs.drop_before("--grace-hours", "0")
         assert told.code == 0, told.told
 
-        # A reader may keep the log of the data file from being truncated: the broker tries again every few seconds.
+        # A reader may keep the log of the data file from being truncated: the broker retries every few seconds.
         until(lambda: find_files_with_text(NAME, place.files()) == [])
         assert set(list_file_kinds(place.files())) >= {".avro", ".gz", ".parquet"}
         assert len(delivered_events(api, ORDERS, 4)) == publisher.sent[ORDERS] * 9 // 10

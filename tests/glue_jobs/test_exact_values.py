@@ -16,7 +16,7 @@ def row_of(jobs, *columns):
 
 
 def test_numbers_are_exact_or_missing(jobs, data):
-    """Numbers that a column would round, or that it is too small for, are NULL, alone and in lists and texts."""
+    """Numbers that a column would round or cannot hold are NULL, alone and in lists and texts."""
     number, numbers = {"type": "number"}, {"type": "array", "items": {"type": "number"}}
     schema = {"properties": {"n": number, "l": numbers, "i": {"type": "integer"}, "o": {"type": "object"}}}
     events = [

@@ -1,4 +1,4 @@
-"""Erasing from events that consumers failed at."""
+"""Erases values from events at which consumers failed."""
 
 import json
 from contextlib import closing
@@ -81,8 +81,8 @@ def erase(jobs, event_type, tmp_path):
 
 def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_path):
     """An erasure removes dead letters about the event type and its parked events, and unblocks the parked key. The
-    report names the event type for redriving, whose events may be of any other; dead letters about others stay until
-    that is erased.
+    report names the event type for redriving, whose events may come from any event type. Dead letters about other event
+    types stay until a value is erased from those.
     """
     name, other = create_event_type(api, a_keyed_definition())["name"], create_event_type(api, a_definition())["name"]
     create_event_type(api, {**a_definition(), "name": REDRIVE})
@@ -119,7 +119,9 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
 
 
 def test_a_parked_event_for_redriving_is_named(jobs, data, broker, api, tmp_path):
-    """It may be an event of any event type, so erasing it is left to the owner of the event type for redriving."""
+    """A parked event for redriving may come from any event type, so erasing it is left to the owner of the event
+    type for redriving.
+    """
     create_event_type(api, {**a_keyed_definition(), "name": REDRIVE})
     other = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, REDRIVE, read_from="begin", annotations=PARKING)

@@ -1,5 +1,6 @@
-"""Tables are counted file by file, without a job of Spark, and a file only once; the figures match a count of all
-rows."""
+"""Statistics count tables file by file, without a Spark job, and each file only once; the figures match a count of
+all rows.
+"""
 
 import gzip
 import json
@@ -31,7 +32,7 @@ def orders(data, jobs):
 
 @pytest.fixture
 def count_files_read(jobs, tmp_path):
-    """Measure, and return how many files of the table were read for that."""
+    """A function that measures, and returns how many files of the table it has read."""
     reports = tmp_path / "reports"
 
     def run(*period):
@@ -158,7 +159,9 @@ def test_periods_that_end_within_a_file(jobs, count_files_read):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_rows_that_are_only_marked_as_deleted(jobs, count_files_read):
-    """Rows that another engine deletes are not counted, in the table of events and in the table of measurements."""
+    """Rows that another engine has marked as deleted are not counted, in the table of events and in the table of
+    measurements.
+    """
     count_files_read()
     for table in ("order_placed", "nakadi__statistics"):
         path = f"nakadi.{jobs.database}.{table}"

@@ -34,7 +34,7 @@ def test_what_is_wrong_is_reported(content, problem):
 
 
 class CountingStore(MemoryStore):
-    """An archive that counts how often and how much is read of each object."""
+    """An archive that counts the reads of each object, and their bytes."""
 
     def __init__(self):
         super().__init__()

@@ -44,7 +44,7 @@ class LiveBroker:
         self.broker.event_types.add(made)
 
     def publish(self, count):
-        """Publish events with one key: a compacted log keeps only one of them."""
+        """Publish events with the same key, of which a compacted log keeps only one."""
         for _ in range(count):
             text = b'{"metadata":{"eid":"e","published_by":"shop"},"name":"%d"}' % self.published
             run_blocking(self.log.append("customers", {0: [Record(text, key="k")]}))
@@ -115,7 +115,7 @@ def test_compaction_does_not_wait_for_ever(live_broker):
     [({"compaction_wait_hours": 0}, {}), ({}, {"annotations": {MATERIALIZE_ANNOTATION: "off"}})],
 )
 def test_compaction_waits_for_no_table_that_is_not_to_be(data, settings, changes):
-    """If no job makes tables, or an event type has none, the log is compacted at once."""
+    """If no job fills tables, or the event type has none, the log is compacted at once."""
     live = LiveBroker(data, **settings)
     with closing(live.broker):
         live.event_type(**changes)

@@ -98,7 +98,7 @@ DESCENDING = "in descending order"
 
 
 def files(jobs):
-    """Path, number of the partitioning, and rows of each file."""
+    """The path, the number of the partitioning, and the rows of each file."""
     found = jobs.spark().table(f"nakadi.{jobs.database}.order_placed.files")
     rows = found.select("file_path", "spec_id", "record_count").collect()
     return sorted((tuple(row) for row in rows), key=lambda row: row[1:])

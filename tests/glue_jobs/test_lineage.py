@@ -31,7 +31,7 @@ RUN = TableRun(
 
 
 class LineageService:
-    """An OpenLineage service, which answers each event with this status."""
+    """An OpenLineage service that answers each event with `status`."""
 
     def __init__(self, status=201):
         self.events, self.keys = [], []
@@ -91,7 +91,7 @@ def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, tab
 
 
 def test_a_service_that_refuses_is_an_error(monkeypatch):
-    """The run reports the refusal, which does not affect its other work. (T12)"""
+    """If the service refuses an event, the run reports that, and its other work continues. (T12)"""
     monkeypatch.delenv("OPENLINEAGE_API_KEY", raising=False)
     with LineageService(status=400) as service, pytest.raises(Exception, match="400"):
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", "s3://events/t")])

@@ -1,4 +1,4 @@
-"""All jobs are run by one command."""
+"""One command runs all jobs."""
 
 import pytest
 

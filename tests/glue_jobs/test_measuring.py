@@ -24,14 +24,14 @@ HOUR = timedelta(hours=1)
 
 
 def same_counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
-    """Events of one kind, counted in four ways."""
+    """Counts of the same events by size, minute, partition and publisher."""
     at = str(int(NOON.timestamp()) // 60 + minute)
     kinds = {BY_STEP: str(size_step(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
     return [Count(NOON, by, what, events, events * size, size) for by, what in kinds.items()]
 
 
 def test_rates():
-    """The mean includes every minute of the period; the peak is the busiest minute."""
+    """The mean rate includes every minute of the period; the peak is the rate of the busiest minute."""
     told = traffic_of_period([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
     assert first_minute([*same_counts(90, minute=3), *same_counts(30, minute=1)]) == NOON + timedelta(minutes=1)
@@ -65,7 +65,7 @@ def test_skew(spread, skew):
 
 
 def test_no_traffic():
-    """A period without events has measurements too."""
+    """A period without events has measurements, too."""
     told = traffic_of_period([], NOON, NOON + HOUR, 3)
     assert (told.events, told.size_mean, told.size_p95, told.per_minute_peak, told.partition_skew) == (0, 0, 0, 0, 1.0)
     assert percentile({}, 0.5) == 0

@@ -150,7 +150,7 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
     orders = data.event_type("order.placed")
     for number in range(3):
         data.archive_events(orders, [order(number, total=1e30), order(number)])
-    # Another test may have left copies.
+    # Copies that other tests may have left.
     before = set((tables / "_gathered").rglob("*.gz"))
 
     assert jobs.compact().code == 0

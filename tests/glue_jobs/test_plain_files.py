@@ -59,7 +59,7 @@ def test_masters_say_where_tasks_run(master, in_driver, on_this_machine):
 @pytest.mark.parametrize(
     ("size", "workers", "shares"),
     [
-        (2 * GB, 4, 32),  # one current executor: others can be added
+        (2 * GB, 4, 32),  # there is one executor now, but Spark can add others
         (2 * GB, 36, 36),
         (2 * GB, 1, 32),
         (100 * MB, 4, 4),
@@ -166,7 +166,7 @@ def test_a_batch_that_fails_leaves_no_files(monkeypatch):
 
 
 class LocalSpark:
-    """A Spark whose tasks would run in the driver."""
+    """Stands for a Spark whose tasks run in the driver."""
 
     master = "local[2]"
 

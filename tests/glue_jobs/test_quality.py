@@ -19,8 +19,9 @@ def runs_of(data, event_type):
 
 
 def test_a_run_reports_what_it_added(jobs, data):
-    """Rows, misfits with their reasons, unmet expectations, missing events, lag and cost; a run without news reports
-    nothing. (T1, T2, T3, T6)"""
+    """A run reports rows, misfits with their reasons, unmet expectations, missing events, lag and cost; a run
+    without new events reports nothing. (T1, T2, T3, T6)
+    """
     orders, paid = data.event_type("order.placed", annotations=EXPECTED), data.event_type("order.paid")
     members = [
         data.archive_events(orders, [order(1), order(2, total="much"), order(3, total="more"), b"{broken"]),

@@ -19,7 +19,9 @@ BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
     ],
 )
 def test_progress_has_a_pace_and_an_end(done, seconds, line):
-    """The progress shows the event type, the processed events of all, the rate, and the remaining seconds."""
+    """The progress shows the event type, the numbers of processed and of all events, the rate, and the remaining
+    seconds.
+    """
     assert SubjectProgress("order.placed", 600, 100.0, done).line(100.0 + seconds) == line
 
 

@@ -74,7 +74,7 @@ class Killed(BaseException):
 @pytest.mark.long
 def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, monkeypatch):
     """When an event type was recreated, its tables are found under its name once those of the deleted one are gone,
-    with all their earlier and later content; also when the move is interrupted repeatedly."""
+    with all their earlier and later content; even if the move is interrupted repeatedly."""
     annotations = {PARTITION_BY_ANNOTATION: "bucket(2, name)", RETENTION_ANNOTATION: "7 days"}
     definition = {
         "schema": {"properties": {"name": {"type": "string"}}},
@@ -126,7 +126,7 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
 
 
 def killed_after(calls, plain):
-    """A method that cannot be called more often."""
+    """A method that simulates a kill after this number of calls."""
     left = iter(range(calls))
 
     def run_job(*arguments):
@@ -163,7 +163,7 @@ def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
 
 
 def test_many_small_segments_become_one(jobs, data):
-    """Neighbours in the archive that are small are merged, and tables have no event twice."""
+    """Small neighbouring segments in the archive are merged, and tables have no event twice."""
     orders = data.event_type("order.placed")
     for number in range(20):
         data.archive_events(orders, [order(number)], at=NOW - timedelta(minutes=2))
@@ -272,7 +272,7 @@ def test_erasing_from_the_newest(jobs, data):
     ],
 )
 def test_what_cannot_be_asked(jobs, data, wrong):
-    """An erasure with missing arguments, or without an effect, is not begun."""
+    """A job refuses an erasure with missing arguments, or one that could have no effect."""
     data.event_type("order.placed")
     told = jobs.drop_before("--do", "erase", *wrong)
     assert told.code == 1

@@ -25,7 +25,9 @@ def a_part(partition, first, end, since=NOON, until=NOON):
 
 
 def a_file(tmp_path, name, rows):
-    """Rows of partition, offset, eid, stored at, and the minutes until it was stored."""
+    """Write a file with these rows: partition, offset, eid, time of storing, and the minutes from occurrence to
+    storing.
+    """
     times = pa.timestamp("us", tz="UTC")
     metadata = pa.struct([("eid", pa.string()), ("occurred_at", pa.string())])
     table = pa.table(

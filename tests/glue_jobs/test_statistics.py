@@ -84,7 +84,9 @@ def test_payloads_that_look_like_metadata(jobs, data):
 
 
 def test_bad_input_is_left_out(jobs, data):
-    """Damaged parts are reported, and the rest is measured. Events without a stamp have no publisher."""
+    """Statistics report damaged parts, and measure the others. Events without the broker's metadata have no
+    publisher.
+    """
     pages = data.event_type("page.viewed", schema={})
     data.archive_events(pages, [order(1)] * 3)
     cut = data.archive_events(pages, [order(1)] * 3)
@@ -162,7 +164,9 @@ def test_event_types_are_counted_together(jobs, data, tables):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_one_of_two_simultaneous_runs_starts_over(jobs, tables):
-    """Days that another run changed meanwhile are not overwritten, and nothing is left of the attempt."""
+    """A run does not overwrite days that another run has changed meanwhile, starts over, and leaves nothing of its
+    first attempt.
+    """
     jobs.measured(*UNTIL)
     table = Table(jobs.spark(), jobs.database, MEASUREMENTS.name)
     times = TimeRange("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))

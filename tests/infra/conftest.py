@@ -13,7 +13,7 @@ from tests.support.templates import Deployment
 # imported, which the tests beside this file do.
 os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
 
-# For cfn-lint: the CDK writes down dependencies that references imply already.
+# cfn-lint need not report this rule: the CDK states dependencies that references already imply.
 NOT_LOOKED_AT = ["W3005"]
 
 STAGE = "test"
@@ -119,7 +119,7 @@ def analytics(deployment):
 
 @pytest.fixture
 def data_resources(data):
-    """The stack of the data, made by an emulation of CloudFormation."""
+    """The resources of the data stack, created by an emulation of CloudFormation."""
     with aws() as world:
         ssm = boto3.client("ssm", REGION)
         ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")

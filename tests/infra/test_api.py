@@ -107,7 +107,7 @@ def test_public_pages_take_no_function(paths):
 
 
 def test_a_mock_can_be_read_although_bodies_are_bytes(paths):
-    """Each request is converted to text first, because this API treats every body as bytes, for which there is no
+    """The mock first converts each request to text, because this API treats every body as bytes, for which there is no
     template.
     """
     mocks = [

@@ -18,7 +18,7 @@ from tests.support.templates import Template
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
 
-# Anything built while an app is synthesized would come from a registry.
+# Nothing may be built while an app is synthesized, because that would need a registry.
 WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
 
 
@@ -27,7 +27,8 @@ def python(tmp_path_factory):
     """The Python of an environment with the requirements of `[cdk]`, and a wheel built from the source distribution."""
     folder = tmp_path_factory.mktemp("installed")
     with tarfile.open(build_distribution("sdist", ROOT, folder / "sdist")) as archive:
-        # The archive is our own: Python before 3.11.4 knows no filters.
+        # We have built the archive ourselves, so it is safe to extract without a filter, which Python before 3.11.4
+        # lacks.
         archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
     return lean_environment(folder / "env", build_distribution("wheel", source, folder / "wheel"), "cdk")

@@ -301,7 +301,7 @@ BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 
 @pytest.fixture(scope="session")
 def chosen_deployment(tmp_path_factory):
-    """A deployment in which much is chosen that is usually left alone, with a review as always."""
+    """A deployment with many unusual choices, which the review checks as always."""
     folder = tmp_path_factory.mktemp("chosen")
     from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
 

@@ -1,5 +1,4 @@
-"""Can docs/deploy.md be followed? Everything that the page names exists: commands, options, values, outputs, alarms,
-files."""
+"""Readers can follow docs/deploy.md: the commands, options, values, outputs, alarms and files that it names exist."""
 
 import json
 import re
@@ -31,7 +30,7 @@ OWN_COMMANDS = {
 
 
 def documented_calls(program):
-    """Every call of a program, also those in `$(…)`, as words."""
+    """Every call of a program on the page, including those in `$(…)`, as lists of words."""
     pattern = rf"(?:^|\$\(|\| *|&& *){program} ([^|)]*)"
     return [shlex.split(found) for line in LINES for found in re.findall(pattern, line)]
 
@@ -140,7 +139,7 @@ def test_files_and_headings_that_are_linked_are_there():
 
 
 def test_deploying_installs_nothing_of_the_tests():
-    """It installs few packages, each with hashes and in the tested version."""
+    """Deploying installs few packages, each in the tested version and with hashes."""
     pin = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
     tested = dict(pin.findall((ROOT / "requirements" / "test.txt").read_text()))
     text = (ROOT / "requirements" / "deploy.txt").read_text()
@@ -154,7 +153,7 @@ def test_deploying_installs_nothing_of_the_tests():
 
 
 def test_the_image_is_made_of_a_pinned_base():
-    """Its base is one digest, from one of Amazon's registries."""
+    """The image's base is pinned to a digest in one of Amazon's registries."""
     [base] = re.findall(r"^ARG BASE=(.+)$", (ROOT / "services/streaming/Dockerfile").read_text(), re.MULTILINE)
 
     assert re.fullmatch(r"public\.ecr\.aws/docker/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)

@@ -51,7 +51,7 @@ def test_the_authorizer_knows_the_issuer(serving):
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
-    """Python 3.13 on arm64, both layers, traces, and a log group that does not grow forever."""
+    """A function has Python 3.13 on arm64, both layers, traces, and a log group that does not grow forever."""
     function = serving.functions()[name]
 
     assert function["Runtime"] == "python3.13"

@@ -24,7 +24,7 @@ stacks = LazyModule("infra.stack")
 functions = LazyModule("nakadi_cdk.functions")
 
 OUTSIDE = {"authorizer"}
-"""What needs no events."""
+"""The functions that need no events."""
 
 MAY = {
     "publish": WRITE,
@@ -57,7 +57,7 @@ def test_its_templates_are_sound(msk_deployment, stack):
 
 
 def test_no_reason_is_left_over(msk_deployment):
-    """Every rule that is not followed for the sake of MSK would be broken otherwise."""
+    """Each exception from a rule for the sake of MSK is still needed."""
     written = json.loads((msk_deployment.folder / "validation-report.json").read_text())
     [report] = [each for each in written["pluginReports"] if each["pluginName"] == "AwsSolutions"]
     used = {each["reason"] for each in report["suppressedViolations"]}

@@ -41,10 +41,10 @@ MORE = {
     "RegistryIsSlow",
     "SubscriptionsMissObjectives",
 }
-"""With `more_alarms`."""
+"""The additional alarms with `more_alarms`."""
 
 OF_BROKERS = {"DisksAreFull", "PartitionsAreOffline", "TooFewCopies"}
-"""Where events are in a cluster of MSK that has brokers."""
+"""The additional alarms if events are in an MSK cluster with brokers."""
 
 # Alarms of each stream: those of the stream `orders` have its name after their own.
 OF_A_STREAM = {"IndexerIsAway", "ReadsAreThrottled", "WritesAreThrottled"}
@@ -88,7 +88,9 @@ def test_every_alarm_is_explained():
 
 
 def test_alarms_may_be_sent_to_their_topic(serving):
-    """A policy of a topic's own takes the place of the usual one, which would let CloudWatch in."""
+    """The topic's policy allows alarms to be sent: a policy of its own replaces the usual one, which would allow
+    CloudWatch.
+    """
     statements = serving.one("AWS::SNS::TopicPolicy")["PolicyDocument"]["Statement"]
     allowed = [
         (service, action)

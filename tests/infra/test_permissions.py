@@ -69,7 +69,7 @@ MAY = {
     | {"sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"},
     "FunctionsRolehousekeeping": LAMBDA | CHANGE | WRITE | FETCH | {"s3:DeleteObject", "s3:PutObject"},
     "StreamingRole": CHANGE | WRITE | FETCH,
-    # Starting the task: fetching its image, and opening its log.
+    # To start the task, this role fetches the image, and opens the log.
     "StreamingTaskExecutionRole": LOGS
     | {"ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetAuthorizationToken"}
     | {"ecr:GetDownloadUrlForLayer"},
@@ -131,7 +131,7 @@ def test_no_one_has_a_policy_of_awss_own(roles):
     assert text(managed["ApiRestCloudWatchRole"][0]).endswith("/AmazonAPIGatewayPushToCloudWatchLogs")
 
 
-# Whether it is enough
+# The permissions are enough
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -144,7 +144,9 @@ EVENTS = "/event-types/kept.thing/events"
 
 
 class RoleGuard:
-    """AWS in the role of one part after another: actions that the role lacks are recorded, but still executed."""
+    """Calls AWS in the role of one part after another. It records actions that the role lacks, but still executes
+    them.
+    """
 
     def __init__(self, world, roles, data):
         self.denied = set()
@@ -169,7 +171,7 @@ class RoleGuard:
             }
         answer = self._answer(request, effect)
         if role and answer is not None and answer.status_code == 404:
-            # S3 says so only to those who may list the bucket.
+            # S3 says that an object is missing only to those who may list the bucket.
             listing = permission_for_missing(request)
             self.denied |= {(role, *listing)} if listing and not self._policies[role].allows(listing) else set()
         return answer
@@ -308,7 +310,7 @@ def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded_broker
 
 
 def _index_batch(guarded_broker, serving):
-    """A batch as the event source mapping would hand it over."""
+    """Let the indexer process a batch as the event source mapping would pass it."""
     client = boto3.client("kinesis", REGION)
     [shard] = client.list_shards(StreamName="nakadi-test")["Shards"]
     iterator = client.get_shard_iterator(
@@ -334,7 +336,7 @@ def _index_batch(guarded_broker, serving):
 
 
 def _stream_and_commit(guarded_broker, serving, subscription):
-    """Have an event read through the service without a subscription, and with one, and commit it."""
+    """Read an event through the service, without a subscription and with one, and commit it."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     with guarded_broker.assume_role("StreamingRole"):

@@ -63,7 +63,7 @@ def test_only_the_gateway_gets_in(serving):
 
 
 def test_the_task_is_as_small_and_closed_as_it_can_be(serving, container):
-    """arm64, a root file system that is read only, and no rights of a superuser."""
+    """The task runs on arm64, with a read-only root file system, and without the rights of a superuser."""
     task = serving.one("AWS::ECS::TaskDefinition")
 
     assert (task["Cpu"], task["Memory"]) == ("256", "512")

@@ -52,7 +52,7 @@ def test_a_template_is_small_enough(template):
 
 
 def test_a_template_knows_neither_account_nor_region(template):
-    """It is the same for every account: both are filled in at deployment."""
+    """A template is the same for every account and region, which the deployment fills in."""
     written = template.path.read_text()
 
     assert REGION not in written.replace("arn:aws:acm:eu-central-1:123456789012:certificate", "")
@@ -75,7 +75,7 @@ def review_reports(deployment):
 
 
 def test_rules_that_are_not_followed_have_reasons(review_reports):
-    """Nothing is left open, and each exception has its reason."""
+    """The review leaves no finding open, and each exception has a reason."""
     for report in review_reports.values():
         assert report["conclusion"] == "success"
         assert report["violations"] == []

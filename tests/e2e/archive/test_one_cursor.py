@@ -19,7 +19,7 @@ from tests.support.served import ServedBroker
 from tests.support.stream_lines import cursors, position
 
 LONG_AGO_ENOUGH = 1.1
-"""Seconds, so that two moments differ in a time written with seconds."""
+"""In seconds: two times that are this far apart differ even when written without fractions."""
 
 
 class ArchivingBroker:
@@ -92,7 +92,7 @@ def test_a_stream_crosses_from_the_archive_to_what_is_published_now(archiving: A
 
 
 def test_no_line_of_archived_events_can_be_torn(archiving: ArchivingBroker):
-    """The archive keeps the three characters as published, and streams send them as escapes. (L71)"""
+    """The archive keeps U+2028, U+2029 and U+0085 as published, and streams send them as escapes. (L71)"""
     torn = "a \u2028 b \u2029 c \u0085 d"
     body = json.dumps([{"number": 0, "text": torn}], ensure_ascii=False).encode()
     answer = archiving.api.post(

@@ -159,7 +159,9 @@ def test_partitions_have_limits(api, count, detail):
 
 
 def test_time_leads_to_what_was_published_since(api):
-    """A date-time as an offset means the place before the first event stored then or later, even across timelines."""
+    """A date-time as an offset means the position before the first event stored then or later, even across
+    timelines.
+    """
     name = an_event_type(api)
     publish(api, name, 3)
     first = a_moment_later()

@@ -43,7 +43,7 @@ def publish(api, name, *envelopes, to="events", body=None, **headers):
 
 
 def read_through_new_subscription(api, name, events=1, accept="application/x-json-stream", **fields):
-    """What a new subscription gets from the beginning, as bytes."""
+    """The bytes that a new subscription gets from the beginning."""
     draft = {
         "owning_application": "app",
         "event_types": [name],
@@ -165,7 +165,9 @@ def test_an_event_in_json_is_the_payload_of_its_envelope(api):
     ],
 )
 def test_one_bad_event_gives_the_batch_up(api, envelope, detail):
-    """The answer is 207: one bad event aborts all others in the step of publishing. (P147, P148, P171)"""
+    """If one event is bad, the answer is 207, and all others are aborted in the step of publishing. (P147, P148,
+    P171)
+    """
     name = create(api)
     good = an_envelope(name, PAYLOAD)
 
@@ -181,7 +183,7 @@ def test_one_bad_event_gives_the_batch_up(api, envelope, detail):
 
 
 def test_an_event_of_a_json_schema_is_published_as_json(api):
-    """The version names a JSON schema, which no payload in Avro has. (P171)"""
+    """An event whose version names a JSON schema is refused in Avro, because it has to be published as JSON. (P171)"""
     name = create_event_type(api, a_business_definition())["name"]
 
     [item] = items(publish(api, name, an_envelope(name, PAYLOAD)))
@@ -270,7 +272,7 @@ def test_events_in_avro_are_deleted_by_their_keys(api):
 
 
 def test_an_unknown_event_type_is_not_found(api):
-    """A readable body gets 404. (P145)"""
+    """A readable batch for an unknown event type gets 404. (P145)"""
     assert problem(publish(api, "no.such", an_envelope("no.such", PAYLOAD)), 404)
 
 
@@ -303,7 +305,9 @@ def test_a_projection_is_not_read_as_avro(api):
 
 
 def test_a_schema_that_comes_while_a_stream_is_open_ends_it(api):
-    """The client opens another stream, which knows the schema. (P175)"""
+    """If a schema is added while a stream is open, its first event ends the stream; the client's next stream knows
+    the schema. (P175)
+    """
     name = create(api, compatibility_mode="none")
     draft = {"owning_application": "app", "event_types": [name], "read_from": "begin"}
     subscription = api.post("/subscriptions", json=draft).json()["id"]

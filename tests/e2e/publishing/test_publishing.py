@@ -226,7 +226,7 @@ def test_directed_batches_are_not_for_everyone(api):
 
 
 def test_events_of_others_are_refused_one_by_one(ann_client, admin):
-    """If owners are switched on, an event of another owner fails its batch. (P129, P133)"""
+    """If event owners are switched on, an event of another owner fails its batch. (P129, P133)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
     name = create_event_type(ann_client, definition)["name"]

@@ -69,7 +69,7 @@ def test_what_failed_is_not_reported(api, switch_on):
 
 
 def test_telling_does_not_fail_the_request(api, switch_on):
-    """If the log cannot be written, the request still succeeds. (R251)"""
+    """If the broker cannot write the audit log, the request still succeeds. (R251)"""
     switch_on("audit_log_collection")
     taken = api.get("/event-types/nakadi.audit.log").json()
     unfit = {"type": "json_schema", "schema": '{"properties": {"user": {"type": "integer"}}}'}

@@ -83,7 +83,7 @@ def test_avro_follows_json_in_every_mode(api, mode):
 
 
 def test_json_does_not_follow_avro(api):
-    """Neither a schema nor a definition leads from Avro back to JSON. (R185)"""
+    """Neither a new schema nor a new definition can change an event type from Avro back to JSON. (R185)"""
     event_type = create_avro_type(api)
     draft = {"type": "json_schema", "schema": "{}"}
 

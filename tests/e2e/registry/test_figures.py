@@ -42,7 +42,7 @@ def test_what_was_published_is_reported(api, figures_on):
 
 
 def test_what_was_streamed_is_reported(api):
-    """A stream records at its end how much it has sent, for both kinds of streams. (L70, S309)"""
+    """A stream of either kind records at its end how much it has sent. (L70, S309)"""
     name = create_event_type(api)["name"]
     assert publish(api, name, 5)
     cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}

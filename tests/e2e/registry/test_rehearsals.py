@@ -154,7 +154,7 @@ def test_an_event_type_with_metadata_may_become_undefined(api, name):
 
 @pytest.mark.parametrize("span", [{}, {"last": "1d", "events": 1}, {"last": "1 week"}, {"events": 0}, {"last": "0d"}])
 def test_a_span_is_said_in_one_of_two_ways(api, name, span):
-    """Other combinations get 422. (H2)"""
+    """A time span is given as a duration or as a number of events; both, or an invalid one, get 422. (H2)"""
     path = f"/event-types/{name}/schemas/rehearsals"
     assert problem(api.post(path, json={"schema": schema_draft({})} | span), 422)
 
@@ -202,7 +202,7 @@ def test_every_process_shows_and_removes_a_rehearsal(api, name):
 
 
 def test_at_most_twenty_rehearsals_are_kept(api, name):
-    """The oldest one is removed to make room. (H12)"""
+    """An event type has at most twenty rehearsals; the oldest one is removed to make room. (H12)"""
     first = rehearse(api, name, {})
     for _ in range(20):
         newest = rehearse(api, name, {})

@@ -44,7 +44,7 @@ def test_versions_are_listed_from_the_newest(api, schemas_path):
 
 
 def test_pages_are_linked(api, schemas_path):
-    """Links contain the paths of the previous and the next page, and exist only if there is such a page. (R138)"""
+    """Links have the paths of the previous and the next page, if these exist. (R138)"""
     add_patch_versions(api, schemas_path, 4)
 
     first = api.get(schemas_path, params={"limit": 2}).json()

@@ -127,7 +127,7 @@ def test_an_entry_has_one_of_four_kinds(api, kind):
 
 
 def test_features_have_an_order(api):
-    """All features are listed by their names, always in the same order. (R228, R230)"""
+    """The list of features always has the same order. (R228, R230)"""
     items = api.get("/settings/features").json()["items"]
 
     assert [each["feature"] for each in items] == FEATURES

@@ -19,8 +19,9 @@ def test_dead_letters_can_be_subscribed_to_before_there_is_one(api):
 
 
 def test_dead_letters_are_not_for_everyone(ann_client):
-    """A subject that is no administrator may neither see, read, write, subscribe to nor change the events that others
-    failed at."""
+    """A subject that is no administrator may neither see, read, write, subscribe to nor change the queue of dead
+    letters.
+    """
     path = f"/event-types/{QUEUE}"
     beginning = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
 

@@ -147,7 +147,7 @@ def test_a_broker_that_stops_ends_its_streams(accept):
         for open_low_level_stream in streams:
             open_low_level_stream.until(
                 b'"events":[{"n":1},{"n":2}]}\n'
-            )  # the third event was read with them, and is held from here on
+            )  # the stream has read the third event, too, and holds it from now on
         broker.close()
         for open_low_level_stream in streams:
             assert b'"events":[{"n":3}]}\n' in open_low_level_stream.rest()

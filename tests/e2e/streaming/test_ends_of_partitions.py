@@ -8,7 +8,9 @@ from tests.support.api import a_business_definition, create_event_type
 from tests.support.stream_lines import batch, keep_alive, position
 
 LONG = "batch_flush_timeout=3000&batch_limit=10"
-"""Nothing but its end ends such a stream, and nothing but an event or its end makes a line."""
+"""With these parameters, a stream ends only at the ends of its partitions, and sends a line only for events or an
+end.
+"""
 
 
 def between(*bounds: tuple[str, str, str | None]) -> str:
@@ -16,7 +18,7 @@ def between(*bounds: tuple[str, str, str | None]) -> str:
 
 
 def test_a_stream_ends_where_its_cursors_say(open_stream, publish):
-    """Each partition is read up to its place, and a line says so; after the last one, the stream ends. (L78)"""
+    """Each partition is read up to its end, which a line reports; after the last one, the stream ends. (L78)"""
     publish("0", "a", "b", "c")
     publish("1", "d")
     where = between(("0", "BEGIN", position(1)), ("1", "BEGIN", position(0)))

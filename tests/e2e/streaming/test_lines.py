@@ -33,7 +33,9 @@ def test_the_head_comes_at_once(open_stream, encoding):
 
 
 def test_batches_and_keep_alives_are_these_bytes(open_stream, publish):
-    """Batches of one partition, then a keep-alive with the last cursor, byte by byte. (L41, L42, L44, L45, L46)"""
+    """A stream sends batches of a partition, and then a keep-alive with the last cursor, in exactly these bytes.
+    (L41, L42, L44, L45, L46)
+    """
     publish("1", "a", "b", "c")
     with open_stream(
         "batch_limit=2&batch_flush_timeout=2&stream_keep_alive_limit=1", cursors(_1="BEGIN")

@@ -195,7 +195,7 @@ def test_delivery_begins_behind_the_cursor(open_stream, publish, offset):
 
 
 def test_a_cursor_at_the_newest_event_waits(open_stream, publish):
-    """Nothing comes until something new is published. (L35)"""
+    """A stream that begins at the newest event sends nothing until another one is published. (L35)"""
     publish("0", "a")
     with open_stream("stream_limit=1", cursors(_0=position(0))) as open_until_served:
         publish("0", "b")

@@ -45,7 +45,7 @@ def test_what_is_there_is_shown_to_those_who_may_see_it(ann_client, bob_client):
 def test_no_one_makes_what_he_could_not_see(ann_client, bob_client):
     """A creator who is not in the lists is refused, and nothing is created. (S35, R263)
 
-    It is not created and then hidden from its creator."""
+    So no subscription is hidden from its creator."""
     request = a_request(create_event_type(ann_client)["name"], authorization=a_subscription_authorization())
     assert "Access on VIEW subscription:" in problem(bob_client.post("/subscriptions", json=request), 403)
     assert ann_client.post("/subscriptions", json=request).status_code == 201

@@ -21,7 +21,7 @@ def running_broker(request, tmp_path):
 
 @pytest.fixture
 def run_housekeeping(running_broker):
-    """Have the broker do now the work that it does every minute."""
+    """A function that lets the broker do its regular housekeeping at once."""
     return running_broker.services.housekeeping.run
 
 

@@ -131,7 +131,7 @@ def test_new_partitions_are_consumed_from_their_beginning(api):
 
 
 def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
-    """A repartition fixes the place from which such a subscription reads. (S95, S294, R212)"""
+    """When partitions are added, a subscription that was never streamed gets its first offsets. (S95, S294, R212)"""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
     at_end, at_begin = create_subscription(api, name), create_subscription(api, name, read_from="begin")

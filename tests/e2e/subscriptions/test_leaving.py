@@ -1,4 +1,4 @@
-"""Clients that leave a stream, take their connection with them, or need longer for a batch."""
+"""Clients that leave a stream, lose their connection, or need longer for a batch."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -52,7 +52,7 @@ def test_other_streams_get_what_a_client_leaves(api, open_consumer):
 
 
 def test_leaving_can_be_repeated(api, open_consumer):
-    """A stream that has ended, and one that never was, have been left already. (S326)"""
+    """Leaving succeeds for a stream that has ended, and for one that never existed. (S326)"""
     stream = open_consumer(subscribe_from_beginning(api))
     for _ in range(2):
         assert leave(api, stream).status_code == 204
@@ -75,7 +75,7 @@ def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, open_
 
 
 def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
-    """Any other value is refused. (S329)"""
+    """`on_disconnect` has two values; any other one is refused. (S329)"""
     answer = api.get(events_url(subscribe_from_beginning(api)), params={"on_disconnect": "forget"})
     assert problem(answer, 422) == "on_disconnect has to be one of: wait, release"
 
@@ -106,8 +106,8 @@ def test_a_commit_that_comes_too_late_is_told_so(api, open_consumer):
 
 
 def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, open_consumer):
-    """An event that waits longer than the commit timeout may not have been sent yet, because its batch waits for
-    others. (S340)
+    """A partition is not stalled while an event waits longer than the commit timeout because its batch is not full.
+    (S340)
     """
     subscription = subscribe_from_beginning(api, events=1)
     query = {"show_time_lag": True}

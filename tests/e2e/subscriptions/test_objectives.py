@@ -36,7 +36,7 @@ def test_an_objective_is_set_shown_and_removed(api):
 
 
 def test_the_same_objective_goes_on(api):
-    """A client that repeats a request does not start over. (O4)"""
+    """If a client sets the same objective again, its counts continue. (O4)"""
     subscription = create_subscription(api, objective=OBJECTIVE)
     assert api.put(objective_url(subscription), json=OBJECTIVE).json() == subscription["objective"]
     other = api.put(objective_url(subscription), json=OBJECTIVE | {"percent": 98}).json()
@@ -68,7 +68,7 @@ def refused_fields(answer):
 
 @pytest.mark.parametrize("percent", ['"99"', "true", "[]", "1e300"])
 def test_a_percentage_is_a_number(api, percent):
-    """A string is refused, and so is a number that no calculation could use. (O1)"""
+    """A percentage that is a string, or a number that no calculation could use, is refused. (O1)"""
     body = f'{{"within_seconds": 1, "percent": {percent}}}'
     answer = api.put(
         objective_url(create_subscription(api)), content=body, headers={"Content-Type": "application/json"}

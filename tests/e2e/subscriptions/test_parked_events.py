@@ -30,7 +30,7 @@ def running_broker(request, tmp_path_factory):
 
 @pytest.fixture
 def subscription(api, running_broker):
-    """A subscription whose first event, which belongs to a, is about to be given up."""
+    """A subscription whose first event, with the key `a`, is about to be given up."""
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
     )
@@ -41,7 +41,7 @@ def subscription(api, running_broker):
 
 @pytest.fixture
 def parked_subscription(api, subscription):
-    """Every event of a is parked, and none of b is left."""
+    """A subscription in which every event of the key `a` is parked, and none of `b` is left."""
     with Consumer(api, subscription) as stream:
         assert receive_and_commit(stream, 2) == ["b1", "b2"]
         until(lambda: len(parked_ids(api, subscription)) == 3)
@@ -50,7 +50,7 @@ def parked_subscription(api, subscription):
 
 
 def receive_and_commit(stream, count):
-    """The next events, up to this number, with each batch committed."""
+    """Read this number of events, and commit each batch."""
     return [each["event"] for each in stream.consumed(count)]
 
 

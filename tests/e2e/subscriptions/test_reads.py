@@ -149,7 +149,9 @@ def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann_client, bo
 
 
 def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann_client, bob_client):
-    """The administrator of a subscription sees the rest of it. (D10)"""
+    """The administrator of a subscription sees all of it except changes in event types that the administrator may
+    not see. (D10)
+    """
     hidden = create_event_type(ann_client, schema=ORDER, compatibility_mode="none", authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
     subscription = create_subscription(ann_client, hidden["name"], reads=["customer.id"], authorization=section)
@@ -229,7 +231,7 @@ def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscripti
 
 @pytest.mark.usefixtures("subscription")
 def test_what_nobody_reads_is_judged_by_the_mode_alone(api, event_type):
-    """Neither refusal nor dry run name readers. (D5, D9)"""
+    """If no reader is affected, neither the refusal nor the dry run names any. (D5, D9)"""
     assert "readers" not in submit_schema(api, event_type, schema_without("prices")).json()
     larger = with_member("note", {"type": "string"})
     assert "readers" not in forecast(api, event_type, larger)
@@ -269,7 +271,7 @@ def test_a_schema_that_takes_from_readers_gets_a_proposal(api, event_type, subsc
 
 
 def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
-    """No reader objects to it any more. (R297, D7)"""
+    """A forced change needs no proposal, because no reader objects to it any more. (R297, D7)"""
     assert "proposal" not in forecast(api, event_type, FRACTIONAL_ID, force=subscription["id"])
 
 

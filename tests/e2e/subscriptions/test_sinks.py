@@ -159,7 +159,7 @@ def test_events_in_avro_are_delivered_as_json(api, receiver, sink_format):
 
 
 def test_a_copy_needs_a_json_schema(api):
-    """Events are copied as JSON, which an event type takes if it ever had a JSON schema. (X37, P75, P76)"""
+    """Events are copied as JSON, so the target event type must have, or have had, a JSON schema. (X37, P75, P76)"""
     subscription = create_subscription(api)
     target = create_event_type(api, a_business_definition() | {"schema": avro.schema_draft()})["name"]
     refused = api.put(sink_path(subscription), json={"type": "event-type", "name": target})
@@ -171,7 +171,7 @@ def test_a_copy_needs_a_json_schema(api):
 
 
 def test_a_sink_may_come_with_its_subscription(api, receiver):
-    """A repeated request finds both. (X1, X2)"""
+    """A subscription may be created together with its sink, and a repeated request finds both. (X1, X2)"""
     name = create_event_type(api)["name"]
     request = a_request(name, sink=a_sink(receiver))
     made, found = api.post("/subscriptions", json=request), api.post("/subscriptions", json=request)
@@ -192,7 +192,9 @@ def test_a_wrong_sink_makes_no_subscription(api):
 
 
 def test_another_event_type_gets_a_copy(api):
-    """Events are published there in order, with their ids. (X37, X34)"""
+    """A sink may be another event type, to which the broker publishes the events in order, with their ids. (X37,
+    X34)
+    """
     name = create_event_type(api, a_business_definition())["name"]
     copy = create_event_type(api, a_business_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
@@ -284,7 +286,7 @@ def test_deliveries_fail_on_demand():
         def statuses() -> list[int | None]:
             return [each["status"] for each in delivery_report(api, subscription)["recent_attempts"]]
 
-        # It is reported some seconds later at most.
+        # The broker reports the result at most some seconds later.
         until(lambda: statuses() == [204, None, 503, 503])
 
 
@@ -302,14 +304,14 @@ def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
 
 
 def test_a_filter_is_a_condition(api, receiver):
-    """Anything else is refused, with the place of the error. (X34)"""
+    """A filter that is not a condition is refused, with the position of the error. (X34)"""
     subscription = create_subscription(api)
     answer = api.put(sink_path(subscription), json=a_sink(receiver, filter="n = 1"))
     assert 'Field "filter" The condition is invalid at character 3' in problem(answer, 422)
 
 
 def test_cloudevents(api, receiver):
-    """A list of CloudEvents, each with the event as its data. (X6, E24)"""
+    """A delivery in the format `cloudevents` is a list of CloudEvents, each with the event as its data. (X6, E24)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     publish(api, name, 2)
@@ -447,7 +449,9 @@ def test_an_event_may_be_skipped(api, receiver):
 
 
 def test_410_pauses_a_sink(api, receiver):
-    """The sink's state says so, and deliveries continue when the sink is resumed. (X18)"""
+    """After an answer of 410, the sink is paused, its state says so, and deliveries continue when it is resumed.
+    (X18)
+    """
     receiver.decide = lambda _: 410
     subscription = create_subscription(api, read_from="begin")
     publish(api, subscription["event_types"][0], 1)
@@ -573,7 +577,7 @@ def test_secrets_that_cannot_be_opened_are_waited_for(api, receiver, monkeypatch
 
 
 def test_a_removed_sink_gets_nothing(api, receiver):
-    """Its subscription stays, and can be streamed. (X9)"""
+    """A removed sink gets nothing; its subscription stays, and can be streamed. (X9)"""
     subscription = create_subscription(api, read_from="begin")
     register(api, subscription, receiver)
     until(lambda: delivery_report(api, subscription))
@@ -599,7 +603,7 @@ def test_a_deleted_subscription_takes_its_sink_along(api, receiver):
 
 
 def test_cursors_can_be_reset(api, receiver):
-    """The deliveries continue from the new cursors. (X1)"""
+    """If cursors are reset, deliveries continue from the new cursors. (X1)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     register(api, subscription, receiver)
@@ -626,7 +630,9 @@ def test_partitions_are_delivered_beside_each_other(api, receiver):
 
 
 def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
-    """A client need not wait until everything that the sink has already read is delivered. (X1)"""
+    """A stream that shares partitions with a slow sink need not wait until everything that the sink has read is
+    delivered. (X1)
+    """
     two = dict.fromkeys(("messages_per_minute", "message_size", "read_parallelism", "write_parallelism"), 2)
     definition = a_business_definition(default_statistic=two, partition_strategy="user_defined")
     name = create_event_type(api, definition)["name"]
@@ -751,7 +757,9 @@ def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
 
 
 def test_who_may_register_a_sink(tmp_path, receiver):
-    """Only an administrator of the subscription who may read its event types; others may not even pause it. (X2a)"""
+    """Only an administrator of the subscription who may read its event types may register a sink; others may not
+    even pause it. (X2a)
+    """
     issuer = Issuer(tmp_path)
     with Broker(**issuer.settings, **ON_LOOPBACK) as broker:
         ann, bob, eve = (

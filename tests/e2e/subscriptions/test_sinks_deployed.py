@@ -100,7 +100,9 @@ def test_the_deployment_finds_a_sink_and_delivers_by_key_soon(api, record_proper
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
 def test_the_deployment_delivers_to_functions_queues_topics_and_buses(api, laptop):
-    """The role of the tasks has the necessary permissions. (X39, X42, X46, X48)"""
+    """The deployment delivers to services of AWS, for which the role of its tasks has the permissions. (X39, X42,
+    X46, X48)
+    """
     sqs, sns, events = (laptop.cloud.client(each) for each in ("sqs", "sns", "events"))
     url = sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     sinks = {

@@ -27,10 +27,8 @@ EVENTS_A_ROUND = 60
 
 
 class Deliveries:
-    """The deliveries that each sink got of each partition, in order: the offsets of each.
-
-    A sink that gets events by key says so. Of these, the numbers of each key have to come in order: of a number that
-    was published twice, the first counts.
+    """The offsets of the deliveries that each sink has got, by partition and in order. For a sink that gets events by
+    key, the numbers of each key have to come in order; if a number was published twice, the first one counts.
     """
 
     def __init__(self, receiver):
@@ -51,7 +49,7 @@ class Deliveries:
         self._until = len(self._receiver.received)
 
     def read(self):
-        """Check the deliveries since: each continues where the one before ended, or repeats something."""
+        """Check the deliveries since the last call: each continues where the one before ended, or repeats events."""
         received = self._receiver.received
         while self._read < len(received):
             each = received[self._read]
@@ -87,7 +85,7 @@ class Deliveries:
 
 
 def offset_of(cursor):
-    """The number in an offset; that before the first event is -1."""
+    """The number in an offset; it is -1 before the first event."""
     return int(cursor["offset"].split("-", 2)[2])
 
 
@@ -157,7 +155,9 @@ def committed_by_sinks(brokers, subscriptions):
 
 @pytest.mark.long("tests/e2e/subscriptions/test_sinks.py::test_sinks_are_spread_over_workers_and_taken_over")
 def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, record_property):
-    """Only uncommitted events come again, in the order of partitions and of keys. (X11, X31, X32, X33, X60, X61)"""
+    """However often processes are killed, only uncommitted events come again, in the order of their partitions or
+    keys. (X11, X31, X32, X33, X60, X61)
+    """
     rng = random.Random(SEED)
     kills = choose_by_suite(10, 50)
     with ExitStack() as stack:

@@ -108,8 +108,9 @@ def test_an_ended_stream_has_left_before_its_client_sees_the_end(api, open_consu
     ],
 )
 def test_parameters_that_make_no_sense(api, parameters, detail):
-    """Parameters are checked before everything else, in the query and in the body alike; limits below zero are refused,
-    which is better than a stream that never sends. (S148, S156, S147, S153)"""
+    """Parameters are checked before everything else, in the query and in the body alike; limits below zero are
+    refused, because such a stream would never send anything. (S148, S156, S147, S153)
+    """
     subscription = {"id": "nobody"}
     assert problem(api.get(events_url(subscription), params=parameters), 422) == detail
     assert problem(api.post(events_url(subscription), json=parameters), 422) == detail

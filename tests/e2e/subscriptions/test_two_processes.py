@@ -146,7 +146,9 @@ def test_a_stream_is_left_and_extended_through_another_process(servers):
 
 
 def test_a_stream_of_a_process_that_died_is_left_too(servers):
-    """The answer comes when the lease of the process expires, at the latest. (S327)"""
+    """A stream of a process that died can be left, too; the answer comes at the latest when the lease of the process
+    expires. (S327)
+    """
     (first, one), (_, two) = servers
     subscription = subscribe_from_beginning(one, events=1)
     with Consumer(one, subscription) as stream:

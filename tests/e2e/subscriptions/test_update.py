@@ -138,7 +138,7 @@ def test_what_does_not_exist_cannot_be_changed(api):
 def test_changes_are_seen_at_once(api):
     """After a change of a subscription, streams, commits and statistics use its new state at once. (S62)
 
-    Nothing is remembered for minutes."""
+    No process uses an outdated copy for minutes."""
     subscription = create_subscription(api)
     url = f"/subscriptions/{subscription['id']}"
     assert api.get(f"{url}/cursors").status_code == 200

@@ -32,7 +32,8 @@ def test_a_million_requests_cost_what_they_cost():
     assert dollars(lines, "Lambda", "publish, invocations") == pytest.approx(0.2)
     assert dollars(lines, "Kinesis", "shards") == pytest.approx(10.95)
     assert dollars(lines, "Kinesis", "put units") == pytest.approx(0.014)
-    # A lone event: head and segment in a transaction, progress; heads, topic and progress.
+    # For a single event, the index writes its head and segment in a transaction, and the progress; it reads heads,
+    # topic and progress.
     assert dollars(lines, "DynamoDB", "log index, written") == pytest.approx(5 * 0.625)
     assert dollars(lines, "DynamoDB", "log index, read") == pytest.approx(3 * 0.125)
 

@@ -1,4 +1,4 @@
-"""The program."""
+"""The program that prints bills."""
 
 import pytest
 

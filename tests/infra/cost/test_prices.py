@@ -23,6 +23,6 @@ def test_a_price_that_is_given_is_no_assumption():
 
 
 def test_an_unknown_price_is_refused():
-    """A typing error is noticed."""
+    """A misspelled price is refused."""
     with pytest.raises(UnknownPrice, match="s3-moth"):
         override_prices(["s3-moth=1"])

@@ -1,4 +1,4 @@
-"""Does the cost model count the resources of the templates?"""
+"""The cost model counts the resources of the templates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading a REST API as API Gateway does."""
+"""Reads the template of a REST API as API Gateway does."""
 
 import json
 
@@ -111,7 +111,7 @@ def test_a_resource_without_the_method_has_nothing(api):
 
 
 def test_parameters_are_decoded(api):
-    """The path itself stays unchanged."""
+    """The values of path parameters are decoded, and the path itself stays unchanged."""
     found = api.find_operation("GET", "/types/gr%C3%BC%2Fn")
     event = api.event(make_request(raw_path="/types/gr%C3%BC%2Fn"), found, None)
     assert event["pathParameters"] == {"name": "grü/n"}
@@ -120,7 +120,9 @@ def test_parameters_are_decoded(api):
 
 
 def test_values_that_come_several_times_are_all_there(api):
-    """The single-value members have the last value."""
+    """If a parameter or header comes several times, the multi-value members have all values, and the single-value
+    members the last.
+    """
     event = api.event(make_request(query="a=1&a=%202&b="), api.find_operation("GET", "/types"), None)
     assert event["multiValueQueryStringParameters"] == {"a": ["1", " 2"], "b": [""]}
     assert event["queryStringParameters"] == {"a": " 2", "b": ""}
@@ -144,14 +146,14 @@ def test_bodies_are_text_or_binary_as_the_api_says(api, build_api):
 
 
 def test_the_authorizer_of_an_operation(api):
-    """Some operations need no permission."""
+    """An operation has its authorizer; some operations have none."""
     assert api.find_operation("GET", "/types").operation.authorizer is None
     authorizer = api.find_operation("GET", "/types/a").operation.authorizer
     assert (authorizer.function, authorizer.header, authorizer.seconds) == ("authorizer", "authorization", 60)
 
 
 def test_the_functions_that_it_needs(api):
-    """The functions that answer, and the one that checks tokens, if tokens are checked."""
+    """The API needs the functions that answer and, if tokens are checked, the authorizer."""
     answering = {"types", "one", "publish", "special", "rest"}
     assert api.functions(authorizes=False) == answering
     assert api.functions(authorizes=True) == answering | {"authorizer"}
@@ -168,8 +170,9 @@ def test_streams_lead_to_the_service(api):
 
 
 def test_the_gateway_speaks_as_it_was_configured(api):
-    """Its messages are inserted into the template, and headers come from constants, from the request or from its
-    context."""
+    """The gateway's own answers are as configured: it inserts its messages into templates, and headers come from
+    constants, the request or its context.
+    """
     request = make_request(x_flow_id="abc")
     response = api.own_response("UNAUTHORIZED", request, 'not "you"')
     assert response.status == 401
@@ -181,7 +184,7 @@ def test_the_gateway_speaks_as_it_was_configured(api):
 
 
 def test_what_it_was_not_given_it_says_in_its_own_way(api):
-    """The answer for a class of errors holds for all of them."""
+    """For an error without its own answer, the gateway uses the configured answer for its class."""
     assert api.own_response("REQUEST_TOO_LARGE", make_request(), "too long").status == 400
     response = api.own_response("INTEGRATION_TIMEOUT", make_request(), "too late")
     assert (response.status, json.loads(response.body)) == (504, {"message": "too late"})

@@ -54,7 +54,7 @@ def test_an_error_splits_a_batch():
 
 
 def test_a_single_record_is_tried_as_often_as_it_may_be():
-    """After the last attempt it is set aside."""
+    """A single record is set aside after its last attempt."""
     batch = Batch(records(1))
     for attempt in (1, 2):
         assert plan_after_failure(batch, RULES) == Plan((Batch(records(1), attempt),))
@@ -63,13 +63,13 @@ def test_a_single_record_is_tried_as_often_as_it_may_be():
 
 
 def test_where_nothing_is_split_the_whole_batch_is_set_aside():
-    """After the last attempt, the whole batch is set aside."""
+    """If batches are not split, the whole batch is set aside after its last attempt."""
     rules = MappingRules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
     assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))
 
 
 def test_without_a_limit_nothing_is_ever_set_aside():
-    """The default is to try until the stream drops the records."""
+    """Without a limit, the mapping retries until the stream drops the records."""
     rules = MappingRules.of({})
     assert plan_after_failure(Batch(records(1), 9999), rules) == Plan((Batch(records(1), 10_000),))
 

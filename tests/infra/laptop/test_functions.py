@@ -58,7 +58,7 @@ def function(tmp_path):
 
 
 def test_a_process_is_kept_for_the_next_invocation(function):
-    """Even a process that has raised is kept, as in Lambda."""
+    """The next invocation gets the same process, as in Lambda, even if the last one raised an error."""
     assert function.invoke("a") == 1
     with pytest.raises(InvocationFailed, match="ValueError: not so"):
         function.invoke("raise")
@@ -115,13 +115,13 @@ def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
 
 
 def test_an_event_has_a_largest_size(function):
-    """The limit is 6 MB, as in Lambda."""
+    """An event has at most 6 MB, as in Lambda."""
     with pytest.raises(TooLarge):
         function.invoke("x" * 6 * 1024 * 1024)
 
 
 def test_an_answer_has_a_largest_size(function):
-    """The limit is 6 MB too, and the next invocation finds the function unchanged."""
+    """An answer has at most 6 MB, too; after a larger one, the next invocation finds the function unchanged."""
     with pytest.raises(InvocationFailed, match="ResponseSizeTooLarge"):
         function.invoke("large")
     assert isinstance(function.invoke("a"), int)

@@ -46,7 +46,7 @@ POLICY = {
 
 
 def throttled_operation(path, method, *, burst):
-    """Almost no tokens are added during a test."""
+    """An operation with a limit of `burst` requests; during a test, its bucket gets almost no tokens."""
     rates = {"ThrottlingRateLimit": 0.001, "ThrottlingBurstLimit": burst}
     return {"ResourcePath": path, "HttpMethod": method, **rates}
 
@@ -112,7 +112,9 @@ def client(functions, service, tmp_path):
 
 
 def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, functions, service):
-    """As the embedded broker: another name gets 421, and a page of another host gets 403. (R290, R291)"""
+    """Without authorization, another name gets 421, and a page of another host gets 403, as with the embedded
+    broker. (R290, R291)
+    """
     (tmp_path / "stack.template.json").write_text(json.dumps(STACK))
     api = Api(Template(tmp_path / "stack.template.json"))
     hosts = choose_served_hosts("127.0.0.1", is_authenticated=False, names=())
@@ -135,13 +137,13 @@ def test_a_function_answers(client, functions):
 
 
 def test_bodies_in_base64_become_bytes(client, functions):
-    """The API treats every body as binary."""
+    """A function's body in base64 is sent as bytes, because the API treats every body as binary."""
     functions["types"].answer = {**lambda_response("/w=="), "isBase64Encoded": True}
     assert client.get("/types").content == b"\xff"
 
 
 def test_without_a_token_no_authentication(client, functions):
-    """The answer is the one that the API defines."""
+    """Without a token, the answer is the one that the API defines."""
     answer = client.get("/types/a")
     assert (answer.status_code, answer.json()) == (401, {"detail": "Unauthorized"})
     assert functions["authorizer"].events == []

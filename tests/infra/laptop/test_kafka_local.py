@@ -23,7 +23,7 @@ def clear_cache():
 
 @contextmanager
 def listening_port(answer):
-    """A port that answers each connection with this function's reply to its request."""
+    """A port on which each connection gets this function's answer to its request."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -46,7 +46,7 @@ def listening_port(answer):
 @pytest.mark.parametrize(
     ("answer", "is_kafka"),
     [
-        # The answer has a size, the number of the request, and more.
+        # Kafka's answer has a size, the number of the request, and further bytes.
         (lambda request: b"\0\0\1\0" + request[8:12] + b"\0\0", True),
         (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
         (lambda _: b"", False),

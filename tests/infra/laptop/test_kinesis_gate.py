@@ -17,7 +17,7 @@ HALF = 2**127
 
 
 class Kinesis:
-    """A Kinesis behind the gate: it records its requests, and knows the given number of open shards."""
+    """A Kinesis behind the gate, which records its requests, and has the given number of open shards."""
 
     def __init__(self):
         self.asked = []
@@ -100,7 +100,7 @@ def test_a_shard_is_read_five_times_a_second_by_all_together(ask):
 
 
 def test_an_iterator_is_good_for_five_minutes(ask):
-    """After that time, the reader needs another iterator, as it does after an unknown one."""
+    """An iterator expires after five minutes; then, and after an unknown one, the reader needs another."""
     iterator = ask("GetShardIterator", ShardId="all", ShardIteratorType="LATEST")["ShardIterator"]
     ask.now += 299
     assert ask.code("GetRecords", ShardIterator=iterator) == ""
@@ -110,7 +110,7 @@ def test_an_iterator_is_good_for_five_minutes(ask):
 
 
 def test_iterators_are_given_five_times_a_second(ask):
-    """They count separately from reads."""
+    """A shard gives five iterators a second; they count separately from reads."""
     codes = [ask.code("GetShardIterator", ShardId="all", ShardIteratorType="LATEST") for _ in range(6)]
     assert codes == [""] * 5 + [TOO_MUCH]
 

@@ -1,4 +1,4 @@
-"""Ports of programs that other programs begin."""
+"""Chooses ports for the programs that this program starts."""
 
 import socket
 

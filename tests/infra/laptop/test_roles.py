@@ -173,7 +173,7 @@ def test_what_a_request_wants(request_, wanted):
 
 
 def test_objects_that_are_removed_together_are_asked_for_one_by_one():
-    """Their keys are in the body."""
+    """Objects that are removed together need a permission each; their keys are in the body."""
     request = Request(
         method="POST",
         url="https://s3.eu-central-1.amazonaws.com/b?delete",
@@ -236,7 +236,9 @@ def is_refused(call, **make_aws_request):
 
 
 def test_a_table_is_changed_only_under_the_keys_of_a_role(cloud):
-    """Elsewhere, and for unknown callers, DynamoDB answers that access is denied."""
+    """A role may change a table only under its keys. Otherwise, and for unknown callers, DynamoDB answers that
+    access is denied.
+    """
     cloud.client("dynamodb").create_table(
         TableName="t",
         KeySchema=[{"AttributeName": "place", "KeyType": "HASH"}],
@@ -270,7 +272,7 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
 
 
 def test_an_iterator_is_for_those_who_may_read_its_stream(cloud):
-    """This holds although an iterator does not name its stream."""
+    """Only a role that may read the stream may use its iterators, although an iterator does not name its stream."""
     client = cloud.client("kinesis", "Iterates")
     make_aws_request = {
         "StreamName": cloud.stream,

@@ -60,11 +60,11 @@ def test_rates(expression, seconds):
 
 
 def test_other_schedules_are_refused():
-    """Refusing a schedule is better than never running it."""
+    """Other schedules are refused, because the deployment on this machine would never run them."""
     with pytest.raises(UnsupportedSchedule, match="cron"):
         parse_rate("cron(0 12 * * ? *)")
 
 
 def test_a_round_has_the_event_of_its_rule():
-    """The event names its rule."""
+    """The event of a scheduled round names its rule."""
     assert scheduled_event("House")["resources"] == ["arn:aws:events:eu-central-1:123456789012:rule/House"]

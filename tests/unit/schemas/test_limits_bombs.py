@@ -24,8 +24,8 @@ from tests.support.patience import measure_cpu
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
 
-# A case that takes a second, and differs from the other cases of its test only in its large part: the limit is the
-# same.
+# Marks a case that takes a second, and tests the same limit as the test's other cases, which differ only in their large
+# part.
 long_case = partial(
     pytest.param,
     marks=pytest.mark.long(
@@ -311,7 +311,9 @@ def test_large_events():
 
 
 def test_values_that_collide():
-    """Nobody can choose different values with the same hash to slow down a comparison of all with all. (P56)"""
+    """Values with the same hash, which an attacker may choose, do not slow down a comparison of all values with each
+    other. (P56)
+    """
     validator = compile_validator({"uniqueItems": True})
     multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
 

@@ -120,7 +120,7 @@ def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
     ],
 )
 def test_a_schema_may_contain_itself_where_one_way_is_taken(schema):
-    """Trees and expressions are accepted: usually only one of several alternatives is followed. (R153)"""
+    """Trees and expressions are accepted: usually an event follows only one of several alternatives. (R153)"""
     submit({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 
 
@@ -174,7 +174,7 @@ def test_counting_has_an_end_itself(monkeypatch):
 
 
 class _SchemaUseCounter:
-    """Checks a value, and all values inside it, against a schema without any short cut, and counts the checks."""
+    """Checks a value, and all values inside it, against a schema without any shortcut, and counts the checks."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document

@@ -54,7 +54,7 @@ def test_several_types_have_one_place():
 
 
 def test_what_stands_beside_a_combinator_is_found():
-    """Keywords beside `anyOf` are also found. (R296)"""
+    """A change of a keyword beside `anyOf` is found, too. (R296)"""
     choice = {"anyOf": [{"required": ["a"]}]}
     old, new = (
         {"properties": {"a": S | {"maxLength": 3}}} | choice,

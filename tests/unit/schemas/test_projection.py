@@ -75,7 +75,9 @@ def test_names_are_found_however_they_are_written(text, path, kept):
 
 @pytest.mark.parametrize("name", ["a", 'q"'])
 def test_the_last_of_repeated_members_counts(name):
-    """The last one counts, as in JSON parsers, even if its name is escaped differently. (D11)"""
+    """If a member is repeated, the last one counts, as in JSON parsers, even if its name is escaped differently.
+    (D11)
+    """
     first, again = json.dumps(name), json.dumps(name).replace("a", r"\u0061")
     text = f'{{{first}:{{"x":1}},"z":0,{again}:{{"y":2,"x":3}}}}'
     assert cut(text, [name, "x"]) == {name: {"x": 3}}
@@ -88,7 +90,9 @@ def test_lists_are_transparent():
 
 
 def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
-    """Any other value becomes null, because nobody has declared to read it. (D11)"""
+    """If a path continues at a value that is no object, the value becomes null, because nobody has declared to read
+    it. (D11)
+    """
     assert cut('{"customer":"Ann","items":[1,{"sku":2}]}', ["customer", "id"], ["items", "sku"]) == {
         "customer": None,
         "items": [None, {"sku": 2}],
@@ -96,7 +100,7 @@ def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
 
 
 def test_an_object_that_is_read_is_kept_whole():
-    """Further paths inside the object have no effect. (D11)"""
+    """If an object is read as a whole, further paths inside it have no effect. (D11)"""
     assert cut('{"a":{"b":1,"c":2}}', ["a", "b"], ["a"]) == {"a": {"b": 1, "c": 2}}
 
 
@@ -147,7 +151,7 @@ def cut_all(projection, texts):
 @settings(max_examples=30)
 @given(st.lists(values, min_size=1, max_size=4), paths, st.sampled_from(["", "]", "1,2", '{"a":']))
 def test_many_events_are_cut_like_one(events, paths, broken):
-    """This holds if all events match, if one does not, and if one is not JSON. (D11)"""
+    """Many events are cut like one: if all match, if one does not match, and if one is not JSON. (D11)"""
     projection = Projection(paths)
     for texts in (
         [json.dumps(each).encode("utf-8", "surrogatepass") for each in events],
@@ -158,7 +162,7 @@ def test_many_events_are_cut_like_one(events, paths, broken):
 
 
 def test_events_that_fit_are_cut_by_one_call(monkeypatch):
-    """One call for each event would take longer. (D11)"""
+    """Events that match are cut by a single call, because one call for each event would take longer. (D11)"""
     projection = Projection([("a",), ("b", "c")])
     monkeypatch.setattr(projection, "cut", None)
     texts = [b'{"a":%d,"b":[{"c":1,"d":2}]}' % number for number in range(3)]

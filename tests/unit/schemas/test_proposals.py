@@ -44,7 +44,7 @@ def test_a_removed_property_comes_back():
 
 
 def test_a_property_of_another_type_is_declared_beside_the_old_one():
-    """The old type stays, and the property with the new type gets an unused name. (R297)"""
+    """The proposal keeps the property with its old type, and gives the one with the new type an unused name. (R297)"""
     old, new = {"properties": {"a": S, "a_2": S}}, {"properties": {"a": INT, "a_2": S}}
     assert proposal(old, new) == {"properties": {"a": S, "a_2": S, "a_3": INT}}
 

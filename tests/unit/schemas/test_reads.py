@@ -107,8 +107,9 @@ def schema_before(**a):
     ],
 )
 def test_changes_that_readers_miss(old, new, path, member, kind):
-    """A member is removed, renamed, given another type or made optional: at the path, on the way to it, or inside it.
-    (D6)"""
+    """The report names a member that was removed, renamed, given another type or made optional: at the path, on the
+    way to it, or inside it. (D6)
+    """
     found = [(each.path, each.member, each.kind) for each in find_read_changes(old, new, [path])]
     assert (path, member, kind) in found, found
     assert len({each[1] for each in found}) == len(found)
@@ -127,18 +128,20 @@ def test_changes_that_readers_miss(old, new, path, member, kind):
     ],
 )
 def test_changes_that_readers_do_not_miss(old, new):
-    """Fewer types, stricter promises, an equivalent wording, or members that the readers do not read. (D6)"""
+    """The report names no change to fewer types, stricter promises, an equivalent wording, or members that the
+    readers do not read. (D6)
+    """
     assert find_read_changes(old, new, ["a"]) == ()
 
 
 def test_a_name_that_fits_twice_is_no_new_name():
-    """Nobody can tell which of the two it was. (D6)"""
+    """If two members may be the renamed one, none is reported as the new name. (D6)"""
     [change] = find_read_changes(an_object(a=TEXT), an_object(b=TEXT, c=TEXT), ["a"])
     assert change.kind is ReadChangeKind.REMOVED
 
 
 def test_schemas_that_contain_themselves_are_compared():
-    """A tree is compared once. (D6)"""
+    """A schema that contains itself is compared once. (D6)"""
     tree = {"definitions": {"n": an_object(v=INTEGER, next={"$ref": "#/definitions/n"})}, "$ref": "#/definitions/n"}
     other = {"definitions": {"n": an_object(v=TEXT, next={"$ref": "#/definitions/n"})}, "$ref": "#/definitions/n"}
     assert [each.member for each in find_read_changes(tree, other, ["next"])] == ["next.v"]
@@ -156,7 +159,9 @@ def doubling_schema(levels):
 
 
 def test_what_expands_without_end_is_not_compared():
-    """The report says that it was not compared, and the change is not refused. (D6)"""
+    """If a schema expands without limit, the report says that it was not compared, and the change is not refused.
+    (D6)
+    """
     [change] = find_read_changes(doubling_schema(40), {}, ["a.b"])
     assert change.kind is ReadChangeKind.UNKNOWN
 
@@ -192,7 +197,7 @@ objects = st.dictionaries(st.sampled_from("abc"), schemas, max_size=3).map(lambd
 
 @given(objects, objects)
 def test_changes_are_about_what_was_declared(old, new):
-    """For any schemas: if no declared member changes, all of them are still declared. (D6)"""
+    """For any two schemas, if no declared member changes, the new schema still describes all of them. (D6)"""
     for path in map(read_path_text, declared_members(old)):
         changes = find_read_changes(old, new, [path])
         assert all(path == each.path for each in changes)

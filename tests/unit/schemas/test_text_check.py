@@ -46,7 +46,7 @@ def find_doubtful(check, *events):
     ],
 )
 def test_values_that_types_do_not_express_are_checked_in_their_places(properties, good, bad):
-    """Such values are reached through objects, lists and maps, whether they exist or are null."""
+    """Values that types do not express are checked in objects, lists and maps, whether these exist or are null."""
     check = text_check_of(properties)
     assert find_doubtful(check, *good) == []
     assert find_doubtful(check, bad, *good, bad) == [0, len(good) + 1]
@@ -61,7 +61,7 @@ def test_a_part_about_a_whole_object_needs_the_object():
 
 
 def test_events_are_prepared_before_they_are_checked():
-    """The member that is removed need not be valid."""
+    """Events are prepared before the check, so a member that is removed need not be valid."""
     check = text_check_of({"a": TEXT, "b": TEXT}, lambda event: {"b": event["b"]})
     assert find_doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
 
@@ -74,7 +74,7 @@ def test_among_many_only_the_doubtful_ones_are_found():
 
 
 def test_an_event_is_found_by_any_of_its_values():
-    """This holds even if another event has no values, or null, where the first has several."""
+    """An event is found by any of its values, even if another event has no values, or null, in the same place."""
     lists = text_check_of({"a": {"type": "array", "items": TEXT}})
     assert find_doubtful(lists, {"a": ["x", "y"]}, {"a": []}) == [0]
     inner = {"type": ["object", "null"], "required": ["b"], "properties": {"b": TEXT}}

@@ -29,7 +29,7 @@ def source_of(schema) -> str:
     return "\n".join(generator.generate_sources())
 
 
-# Reaching out
+# Access from schemas
 
 REFERENCES = [
     "http://127.0.0.1:{port}/schema.json",

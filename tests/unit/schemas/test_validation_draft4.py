@@ -1,8 +1,8 @@
-"""Draft 04 keyword by keyword, and where the JSON Schema project's own test suite agrees.
+"""Draft 04, keyword by keyword, and which cases of the JSON Schema project's own test suite agree.
 
 The suite (json-schema-org/JSON-Schema-Test-Suite, as it came with jsonschema 4.26) was run against `compile_validator`.
 SUITE holds the results, by file: the groups in it, those that agree in each case, and why the others do not. The cases
-below are ours. They repeat the suite's purpose, so that a change which would disagree is noticed here.
+below are our own. They have the same purpose as the suite, so they notice a change that would disagree with it.
 """
 
 from collections.abc import Iterator

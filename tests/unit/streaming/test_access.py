@@ -1,4 +1,4 @@
-"""Changes to a right to read, and how streams learn of them."""
+"""Changes of permissions to read, and how streams learn of them."""
 
 import pytest
 from msgspec.structs import replace

@@ -37,6 +37,6 @@ def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end()
             assert await asyncio.to_thread(lambda: "others have threads") == "others have threads"
         monitor.close()
 
-    asyncio.run(record_stream())  # which would wait for the shared threads
+    asyncio.run(record_stream())  # `asyncio.run` would wait for the shared threads
     assert not access.over.is_set()
     access.answers.set()

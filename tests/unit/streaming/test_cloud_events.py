@@ -52,7 +52,9 @@ def test_any_event_is_the_data_of_a_cloud_event():
 
 @pytest.mark.parametrize("event", [{"n": 1}, {"metadata": 5}, {"metadata": {"eid": 5, "occurred_at": "x"}}, 5, [1], {}])
 def test_an_event_without_metadata_has_its_place_and_time_of_arrival(event):
-    """It always has an id and a time. (E21)"""
+    """A CloudEvent from an event without metadata has its id from the event's position, and the time when the event
+    was stored. (E21)
+    """
     cloud_event = cloud_event_of(event)
 
     assert cloud_event["id"] == f"2:{cloud_event['offset']}"
@@ -61,7 +63,9 @@ def test_an_event_without_metadata_has_its_place_and_time_of_arrival(event):
 
 
 def test_a_cloud_event_comes_back_as_it_was():
-    """Its attributes are strings, its data have no metadata, and its position is added. (E22)"""
+    """A CloudEvent comes back with its attributes as strings, its data without metadata, and its position added.
+    (E22)
+    """
     sent = {
         "specversion": "1.0",
         "id": "A-1",

@@ -47,7 +47,7 @@ class StreamSetup:
         ends: dict[str, Position] | None = None,
         **limits: float,
     ) -> LowLevelDriver:
-        """A stream that is served from now on."""
+        """Begin to serve a stream, and return its driver."""
         starts = starts or {"0": Position(1, -1)}
         cursors = CursorResolver(self.log)
         clock = SystemClock()
@@ -175,7 +175,7 @@ def test_a_partition_ends_in_a_later_timeline():
 
 
 def test_small_lines_that_are_due_together_travel_together():
-    """Batches of single events from one read are not written one by one. (L46, L50)"""
+    """Batches of single events from one read are written together. (L46, L50)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -301,7 +301,7 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
     async def scenario(stage: StreamSetup) -> None:
         starts = {"0": Position(1, -1)}
         driver = stage.stream(RecordingOutlet(slow=True), starts, stream_seconds=0.05)
-        driver._lines = EventStreamFormat(starts)  # has something to write from the start
+        driver._lines = EventStreamFormat(starts)  # this format has something to write from the start
         with pytest.raises(TimeoutError):
             await stage.wait_for_end()
         # On a busy machine, the time may be over while a thread still opens the log, which then gives up the watch.

@@ -38,7 +38,7 @@ class FeedSetup:
         return await self.feeds.follow(self.timeline, 0, offset, self.woken.set)
 
     async def take_events(self, follower: FeedFollower, count: int) -> list[str]:
-        """The next events of a follower, as soon as there are this many."""
+        """Wait for this number of events of a follower, and return them."""
         found: list[str] = []
         async with asyncio.timeout(PATIENCE):
             while len(found) < count:
@@ -51,8 +51,7 @@ class FeedSetup:
         return found
 
     async def idle(self) -> None:
-        """Wait until nothing is read any more: the only thread has returned its results, and nothing else is
-        requested."""
+        """Wait until the only reading thread has returned its results, and no further read is requested."""
         seen = -1
         while seen != len(self.log.reads):
             seen = len(self.log.reads)
@@ -468,7 +467,7 @@ def test_news_after_the_loop_was_closed_hurts_no_one():
 
 
 class SilentStorages(ObservedLog):
-    """Storages of which one is not found until `answers` is set. `opened` is set soon afterwards."""
+    """Storages, one of which is not found until `answers` is set; soon afterwards, `opened` is set."""
 
     def __init__(self) -> None:
         super().__init__()

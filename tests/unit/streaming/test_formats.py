@@ -47,7 +47,9 @@ def test_json_lines_need_no_words_around_them():
 
 
 def test_server_sent_events_begin_with_where_they_are():
-    """From the start, a browser knows where to continue: the id has the position of every partition."""
+    """Server-sent events begin with an id that has the position of every partition, so a browser knows where to
+    continue.
+    """
     opening = EventStreamFormat(STARTS).stream_opening()
     assert opening == (
         b"retry: 3000\n"
@@ -56,7 +58,9 @@ def test_server_sent_events_begin_with_where_they_are():
 
 
 def test_a_batch_is_one_server_sent_event():
-    """Its data are the batch as in the other format; its id is the position of the whole stream after the batch."""
+    """The data of a server-sent event are the batch as in the other format; its id is the position of the whole
+    stream after the batch.
+    """
     lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]

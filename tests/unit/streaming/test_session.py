@@ -166,7 +166,8 @@ def test_a_keep_alive_reports_the_last_delivered_position():
 def test_a_silent_connection_gets_a_sign_of_life():
     """However long the flush timeout, a client that gives up after 30 s of silence gets a line before that.
 
-    Counting and timers stay what they are. (L49, L55: with long flush timeouts, keep-alives come sooner than agreed)
+    The counts and timers of keep-alives do not change. (L49, L55: with long flush timeouts, keep-alives come sooner
+    than agreed)
     """
     session = a_session(flush_seconds=60, keep_alive_limit=2)
     assert session.next_tick_at() == 25.0
@@ -181,7 +182,9 @@ def test_a_silent_connection_gets_a_sign_of_life():
 
 
 def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
-    """With the default flush timeout, there is still one line for each keep-alive, only sooner. (L49, L55, L56)"""
+    """With the default flush timeout, there is still one line for each keep-alive, but it comes sooner. (L49, L55,
+    L56)
+    """
     session = a_session(2, flush_seconds=30, keep_alive_limit=1)
     assert describe_actions(session.tick(25.0)) == ["0: -"]
     assert describe_actions(session.tick(30.0)) == ["1: -"]
@@ -300,7 +303,7 @@ def test_what_is_not_delivered_counts_for_nothing():
 
 
 def test_who_may_read_is_for_others_to_say():
-    """Access is checked for every event with restricted access. (L58)"""
+    """For every event with restricted access, the session asks whether the client may read it. (L58)"""
     session = LowLevelSession(
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )

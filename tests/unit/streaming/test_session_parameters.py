@@ -89,7 +89,7 @@ def test_limits_that_contradict_each_other_are_refused(asked, detail):
     ],
 )
 def test_negative_numbers_are_refused(asked, name):
-    """A negative limit is refused, because the stream could not do anything sensible. (L11)"""
+    """A negative limit is refused, because a stream could not comply with it. (L11)"""
     with pytest.raises(Invalid, match=f"^{name} can't be lower than"):
         stream_limits(asked, smallest)
 

@@ -46,7 +46,7 @@ Scenario = Callable[["StreamSetup"], Awaitable[None]]
 
 
 def authorization_of_readers(*names: str) -> Authorization:
-    """Authorization lists in which Ann is in every role, and these are also readers."""
+    """Authorization lists in which Ann has every role, and these subjects are also readers."""
     ann = (Attribute("user", "ann"),)
     return Authorization(admins=ann, writers=ann, readers=tuple(Attribute("user", name) for name in names))
 
@@ -287,7 +287,7 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
 
 
 class MonitorRounds(list[object]):
-    """The rounds of monitoring: one entry for each time that a task has begun to check all streams."""
+    """Records the rounds of monitoring: one entry whenever a task begins to check all streams."""
 
     async def wait_for_more(self, count: int) -> None:
         """Wait until a number of further rounds have begun, and the last but one has ended."""

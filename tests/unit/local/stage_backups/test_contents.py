@@ -127,9 +127,9 @@ def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
 
 
 def test_what_belongs_to_processes_and_tables_stays_behind():
-    """A restore leaves out leases and notifications, which belong to processes that have ended.
+    """A copy leaves out leases and notifications, which belong to processes that have ended.
 
-    It leaves out states of Iceberg tables, too, unless those tables are restored. (B22)
+    A restore leaves out the state of each Iceberg table that it does not restore. (B22)
     """
     assert [is_lasting({"place": {"S": each}}) for each in ("leases", "news", "subscription#s")] == [False, False, True]
     assert is_restored({"kind": {"S": "event-types"}}, [])

@@ -48,8 +48,9 @@ class TestCommitting:
     def test_committing_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
         """Before anything is committed, the position before the first event is outdated. (S121, S124)
 
-        The offset of a subscription that begins at `BEGIN` is that position, and not a word that compares as less than
-        all."""
+        The offset of a subscription that begins at `BEGIN` is that position, and not a word that is less than all
+        positions.
+        """
         for offset in ("BEGIN", offset_text(-1)):
             assert results(house.commit(subscription, session, a_cursor(name, "0", offset))) == ["outdated"]
 

@@ -72,7 +72,9 @@ def append(house, name, partition, count):
 
 
 def test_an_event_that_consumers_fail_at_is_named(house):
-    """Its partition is late because consecutive streams end without a commit. (O10)"""
+    """If consecutive streams end at the same event without a commit, the cause of the delay is an event at which
+    consumers fail. (O10)
+    """
     annotations = {
         "nakadi.zalando.org/subscription-unprocessable-event-policy": "SKIP_EVENT",
         "nakadi.zalando.org/subscription-max-event-send-count": "2",

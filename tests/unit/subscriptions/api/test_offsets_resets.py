@@ -103,7 +103,7 @@ class TestReset:
     def test_gives_up(self, impatient_house):
         """If sessions do not end in time, nothing is set, and the client is told to try later. (S139)
 
-        The answer is 503, because it is worth trying again."""
+        The answer is 503, because another attempt may succeed."""
         name = impatient_house.event_type(events=5)
         subscription = impatient_house.subscription(name)
         impatient_house.session(subscription)

@@ -120,7 +120,7 @@ class TestExtending:
         assert (answer.status_code, answer.json()) == (200, {"commit_by": "2026-11-21T12:00:20.000Z"})
 
     def test_extending_an_ended_stream_is_refused(self, house, subscription):
-        """Nothing is left to extend. (S332)"""
+        """A stream that has ended cannot be extended. (S332)"""
         stream_id = str(uuid4())
         assert problem(extend(house, subscription, stream_id), 404) == f"Session with stream id {stream_id} not found"
 
@@ -155,7 +155,7 @@ class TestExtending:
 @pytest.mark.parametrize("request_of", [leave, extend])
 class TestRefusals:
     def test_a_subscription_that_is_not_there(self, house, request_of):
-        """Without the subscription, there is no such stream. (S325)"""
+        """A request for a stream of a missing subscription is refused as not found. (S325)"""
         answer = request_of(house, {"id": "none"}, str(uuid4()))
         assert problem(answer, 404) == 'Subscription with id "none" does not exist'
 

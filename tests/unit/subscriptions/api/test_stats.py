@@ -208,8 +208,9 @@ class TestStalled:
         members.leave(house.session(subscription), record)
 
     def test_is_who_fails_in_one_stream_after_the_other(self, house):
-        """Three consecutive streams that ended at the same offset are sufficient, even while none is open. A commit
-        ends the state. (S340)"""
+        """A partition is stalled if three consecutive streams have ended at the same offset, even while none is
+        open, until a commit. (S340)
+        """
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         seen = []

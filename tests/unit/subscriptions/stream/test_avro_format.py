@@ -32,7 +32,7 @@ def a_batch(*events):
 
 
 def encode_in_steps(line):
-    """The line, and the number of pauses while it was made."""
+    """Encode a line, and return it with the number of pauses meanwhile."""
     steps, pauses = a_format().encode_line(line), 0
     while True:
         try:
@@ -62,7 +62,7 @@ def test_a_batch_is_made_in_steps():
 
 
 def test_a_short_batch_is_made_at_once():
-    """So is a line without events. (P176, S184)"""
+    """A short batch is encoded at once, and so is a line without events. (P176, S184)"""
     line, pauses = encode_in_steps(a_batch(an_event()))
     assert (len(read_batches(line)[0]["events"]), pauses) == (1, 0)
     line, pauses = encode_in_steps(SendKeepAlive(PARTITION, Position(1, 7)))
@@ -78,13 +78,15 @@ def test_a_short_batch_is_made_at_once():
     ],
 )
 def test_what_does_not_fit_a_schema_is_sent_as_its_text(event):
-    """The event was published as JSON, whatever its metadata say. (P173)"""
+    """An event that does not fit the schema that its metadata name was published as JSON, so its text is sent.
+    (P173)
+    """
     [batch] = read_batches(encode_in_steps(a_batch(Record(json.dumps(event).encode())))[0])
     assert json.loads(batch["events"][0]["payload"]) == event
     assert batch["events"][0]["metadata"]["event_type"] == "order"
 
 
 def test_an_event_of_an_unknown_version_ends_the_stream():
-    """The schema version is newer than the stream. (P175)"""
+    """An event whose schema version is newer than the stream ends the stream. (P175)"""
     with pytest.raises(TryLater):
         encode_in_steps(a_batch(an_event(version="2.0.0")))

@@ -360,7 +360,7 @@ class RefusingFormat(SteppingFormat):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_nothing_follows_a_batch_that_cannot_be_encoded(threads, steps):
-    """The stream ends with the data before that batch. (P175)"""
+    """If a batch cannot be encoded, the stream ends with the data before it. (P175)"""
 
     async def wait_for_end():
         outlet = RecordingOutlet()

@@ -61,7 +61,7 @@ def test_what_was_counted_is_reported_once(house, subscription, recorder):
 
 
 def test_processes_add_to_one_report(house, subscription, recorder):
-    """Several processes may serve streams of one subscription. (O5)"""
+    """Processes that serve streams of the same subscription add their counts to one report. (O5)"""
     other = new_recorder(house)
     for each in (recorder, other):
         with follow(each, subscription):
@@ -88,7 +88,7 @@ def unavailable(*_):
 
 
 def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, subscription, recorder):
-    """A stream may end immediately after a commit. (O5)"""
+    """Counts from just before the end of a stream are reported, too. (O5)"""
     with follow(recorder, subscription), follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         assert not recorder.has_unreported_end(subscription.id)
@@ -154,7 +154,7 @@ def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, su
 
 
 def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription, recorder):
-    """A report after the deletion would stay for ever. (O7)"""
+    """Nothing is reported for a deleted subscription, because the report would stay for ever. (O7)"""
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         recorder.report()

@@ -1,4 +1,4 @@
-"""The host, together with other processes that serve the same subscriptions."""
+"""The lease of a process, and how it removes the sessions of dead processes with the same subscriptions."""
 
 from datetime import timedelta
 

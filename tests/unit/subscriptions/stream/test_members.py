@@ -81,8 +81,9 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
 
 
 def is_committed(reader, session, partition, offset):
-    """Whether the report of one partition's commit is enough to know the state, and the partition's position in that
-    state."""
+    """Report a commit of one partition, and return whether the report was enough to know the state, and the
+    partition's position in it.
+    """
     place = a_place(partition)
     known = reader.add_commits([OffsetsCommitted(session, ((place, Position(1, offset)),))])
     return known, reader.shared.offsets[place].position.offset

@@ -83,7 +83,9 @@ def test_without_a_projection_everything_is_sent(fields):
 
 
 def test_long_batches_are_cut_in_steps(monkeypatch):
-    """Other streams have their turns in between, and the batch is the same. (D11, P176)"""
+    """A long batch is projected in steps, between which other streams have their turns, and the batch is the same.
+    (D11, P176)
+    """
     projected = ProjectedFormat(JsonSubscriptionFormat(lambda: "token"), {"orders": make_projection(("a",), ())})
     batch = SendBatch(EventTypePartition("orders", "0"), Position(1, 18), (stored_lines().run_from_offset(10),))
     at_once = encode(projected, batch)

@@ -24,7 +24,7 @@ EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 
 def failed_partition(fails, search_end=None):
-    """Partition 0, which is assigned to this session after this number of failed streams."""
+    """The entry of partition 0, which is assigned to this session after this number of failed streams."""
     return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 

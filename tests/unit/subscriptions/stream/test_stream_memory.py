@@ -14,7 +14,7 @@ def a_stream(*partitions, memory):
 
 
 def read_all(stream, partition=0, start=0):
-    """Pass reads to a stream for as long as it requests them; returns the numbers of their events."""
+    """Pass reads to a stream for as long as it requests them, and return the numbers of their events."""
     count = 0
     while stream.session.wants_events(a_place(partition)):
         stream.arrive(some_events(4, start=start + count, size=EVENT_BYTES), partition=partition)
@@ -57,7 +57,9 @@ def test_a_partition_without_events_gets_a_read_whatever_the_others_hold():
 
 
 def test_all_streams_of_a_process_have_a_bound_together():
-    """Each partition may hold at least one read: otherwise, it could not make progress. (X64)"""
+    """All streams of a process together have a limit, beyond which each partition may still hold one read, so that
+    it makes progress. (X64)
+    """
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=30 * EVENT_BYTES)
     streams = [a_stream(0, memory=memory) for _ in range(20)]
     counts = [read_all(each) for each in streams]
