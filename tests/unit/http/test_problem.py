@@ -210,3 +210,14 @@ def test_faults_with_the_same_cause_share_a_ticket_for_a_minute():
     assert tickets.ticket_of(locked) != first
     clock.move(1)
     assert tickets.ticket_of(full) != first
+
+
+def test_many_causes_take_bounded_memory(monkeypatch):
+    """If causes differ from fault to fault, the oldest ones are forgotten, and have a new ticket."""
+    monkeypatch.setattr(problem, "MAX_CAUSES_WITH_TICKETS", 3)
+    tickets = problem.Tickets(HandMovedClock().monotonic)
+    first = tickets.ticket_of(outcomes.Unavailable("0"))
+    last = [tickets.ticket_of(outcomes.Unavailable(str(number))) for number in range(1, 4)]
+
+    assert [tickets.ticket_of(outcomes.Unavailable(str(number))) for number in range(1, 4)] == last
+    assert tickets.ticket_of(outcomes.Unavailable("0")) != first

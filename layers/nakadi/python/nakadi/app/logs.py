@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from copy import copy
@@ -41,6 +42,8 @@ def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
+MAX_REMEMBERED_LINES = 1000
+
 TICKET_PATTERN = re.compile(r"\bETI[A-Za-z0-9]{24}\b")
 
 
@@ -54,6 +57,7 @@ class RepeatedCauseFilter(logging.Filter):
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
+        self._lock = threading.Lock()
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -66,10 +70,17 @@ class RepeatedCauseFilter(logging.Filter):
             if ticket is None:
                 return True
             what = ticket[0]
-        now, line = self._monotonic(), (what, str(cause))
-        recent = {each: at for each, at in self._logged_at.items() if now - at < REPEATED_CAUSE_INTERVAL_SECONDS}
-        self._logged_at = {line: now} | recent
-        return line not in recent
+        line = (what, str(cause))
+        with self._lock:
+            now = self._monotonic()
+            logged_at = self._logged_at.get(line)
+            if logged_at is not None and now - logged_at < REPEATED_CAUSE_INTERVAL_SECONDS:
+                return False
+            self._logged_at.pop(line, None)
+            self._logged_at[line] = now
+            if len(self._logged_at) > MAX_REMEMBERED_LINES:
+                del self._logged_at[next(iter(self._logged_at))]  # the oldest
+        return True
 
 
 def _known_cause(record: logging.LogRecord) -> Unavailable | None:

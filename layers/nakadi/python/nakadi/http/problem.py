@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import string
+import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -75,6 +76,7 @@ LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request
 # Internal errors are for operators, who find them in the log by the ticket that clients get. Answers with the same
 # known cause, such as a full disk, have the same ticket for a minute, so one line of the log is enough for all of them.
 TICKET_LIFETIME_SECONDS = 60.0
+MAX_CAUSES_WITH_TICKETS = 100
 UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client should wait before it tries again, in seconds.
@@ -196,20 +198,25 @@ def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
 
 
 class Tickets:
-    """The tickets of faults with known causes. Several threads may ask at once: the worst is a second ticket, with a
-    line of its own.
-    """
+    """The tickets of faults with known causes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
+        self._lock = threading.Lock()
         self._issued: dict[str, tuple[str, float]] = {}
 
     def ticket_of(self, error: outcomes.Unavailable) -> str:
         """The ticket of an error, which all errors with the same text share for a minute."""
-        now, cause = self._monotonic(), str(error)
-        recent = {each: issued for each, issued in self._issued.items() if now - issued[1] < TICKET_LIFETIME_SECONDS}
-        ticket, issued_at = recent.get(cause) or (_new_ticket(), now)
-        self._issued = recent | {cause: (ticket, issued_at)}
+        cause = str(error)
+        with self._lock:
+            now = self._monotonic()
+            ticket, issued_at = self._issued.pop(cause, ("", -TICKET_LIFETIME_SECONDS))
+            if not ticket or now - issued_at >= TICKET_LIFETIME_SECONDS:
+                ticket, issued_at = _new_ticket(), now
+            self._issued[cause] = (ticket, issued_at)
+            if len(self._issued) > MAX_CAUSES_WITH_TICKETS:
+                # The cause that has not come for the longest time.
+                del self._issued[next(iter(self._issued))]
         return ticket
 
 
