@@ -107,11 +107,14 @@ class EmulatedStage:
     def _keys(self, bucket: str) -> list[str]:
         return [each["Key"] for each in self._s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
 
+    def delete_stream(self) -> None:
+        self._kinesis.delete_stream(StreamName=NAME)
+
     def delete(self) -> None:
         """Delete all resources of the stage."""
         for table in TABLES:
             self._dynamodb.delete_table(TableName=table.full_name(NAME))
-        self._kinesis.delete_stream(StreamName=NAME)
+        self.delete_stream()
         for key in self.archived_keys():
             self.remove_object(key)
         for key in self.table_keys():

@@ -64,6 +64,16 @@ def test_without_an_indexer_no_backup_is_made(live, monkeypatch):
     assert live.place.ids() == []
 
 
+def test_a_stage_without_a_stream_is_refused_at_once(live):
+    """Without a stream in Kinesis, the events are in MSK, and the command does not wait for the indexer. (B23)"""
+    live.resources.delete_stream()
+
+    with pytest.raises(BackupFailed, match="There is no stream nakadi-live in eu-central-1"):
+        live.back_up(wait_until_indexed=lambda _: pytest.fail)
+
+    assert live.place.ids() == []
+
+
 def test_what_does_not_fit_is_copied_again(live):
     """If a part of the index was replaced while it was read, the tables are copied again. (B16)"""
     copies = []

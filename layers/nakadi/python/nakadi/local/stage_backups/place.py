@@ -84,6 +84,7 @@ class StageManifest(Struct, frozen=True, kw_only=True):
     missing: Sequence[str] = ()
     tables: Sequence[str] = ()
     table_files: Sequence[str] = ()
+    table_bytes: int = 0
     format: int = FORMAT
 
 

@@ -88,4 +88,5 @@ def _remove_old_backups(place: BackupPlace, count: int) -> None:
 
 
 def _describe(manifest: StageManifest) -> str:
-    return f"{manifest.event_types} event types, {manifest.archived_bytes / 1e6:,.1f} MB of archive"
+    archive, tables = manifest.archived_bytes / 1e6, manifest.table_bytes / 1e6
+    return f"{manifest.event_types} event types, {archive:,.1f} MB of archive, {tables:,.1f} MB of tables"

@@ -126,6 +126,21 @@ class Stage:
     def remove(self, table: Table, key: Item) -> None:
         self._write(table, [{"DeleteRequest": {"Key": key}}])
 
+    def require_stream(self) -> None:
+        """Raise `BackupFailed` if the stage keeps its events elsewhere."""
+        streams = self._client("kinesis")
+        try:
+            streams.describe_stream_summary(StreamName=self.address.name)
+        except (BotoCoreError, ClientError) as error:
+            if _error_code(error) != "ResourceNotFoundException":
+                raise _as_failure(error) from error
+            raise BackupFailed(
+                f"There is no stream {self.address.name} in {self.address.region}. If this stage keeps its events in"
+                " MSK, it cannot be backed up; nakadi mirror can copy it to another stage."
+            ) from error
+        finally:
+            streams.close()
+
     def catalog_tables(self) -> Iterator[CatalogTable]:
         """The Iceberg tables that Glue's catalog has; none before the first job."""
         more: Mapping[str, str] = {}

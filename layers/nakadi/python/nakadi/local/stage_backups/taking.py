@@ -126,6 +126,7 @@ class _BackupRun(Struct, frozen=True):
     def take(self) -> tuple[StageManifest, Sequence[str]]:
         began_at = self.now()
         place, stage = self.place, self.stage
+        stage.require_stream()
         objects = _known_objects(place, place.archive, lambda manifest: manifest.objects)
         archive = _Copier(stage.archive, place.archive, objects, COPYING_THREADS)
         files = _known_objects(place, place.tables, lambda manifest: manifest.table_files)
@@ -164,6 +165,7 @@ class _BackupRun(Struct, frozen=True):
             missing=missing,
             tables=place.add_rows(copy.tables),
             table_files=place.add_rows(table_files),
+            table_bytes=sum(each.size for each in table_files),
         )
         place.add_manifest(manifest)
         elsewhere = (
