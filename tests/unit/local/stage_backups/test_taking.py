@@ -172,6 +172,7 @@ class Killed(Exception):
 @pytest.mark.parametrize("writes", range(4))
 def test_an_interrupted_restoration_is_finished_by_the_next(live, writes):
     """The same command continues where it was interrupted, and another backup is refused. (B19)"""
+    live.resources.write_table("order_placed", ["a"])
     manifest = live.back_up()
     left = iter(range(writes))
 
@@ -193,5 +194,6 @@ def test_an_interrupted_restoration_is_finished_by_the_next(live, writes):
     assert live.restore(manifest) == []
     with pytest.raises(BackupFailed, match=r"The table nakadi-live-documents is not empty"):
         live.restore(manifest)
+    assert live.second.table_location("order_placed").startswith(f"s3://{live.second.tables_bucket}/")
     with closing(live.second.open()) as second:
         assert MARK_KIND not in {item["kind"]["S"] for item in second.scan(DOCUMENTS_TABLE)}

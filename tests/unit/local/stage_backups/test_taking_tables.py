@@ -90,6 +90,26 @@ def test_a_table_that_changes_meanwhile_is_copied_again(live):
     assert f"{FOLDER}/data/b.parquet" in {each.key for each in live.place.read_objects(manifest.table_files)}
 
 
+def test_a_table_is_not_ahead_of_the_log(live):
+    """What a job adds while the command waits for the log is not in the backup: the copied log may lack these events.
+    (B16, B22)
+    """
+    live.resources.write_table("order_placed", ["a"])
+
+    def adding(wait_until_indexed):
+        def add_and_wait(*times):
+            live.resources.write_table("order_placed", ["a", "b"], snapshot=2)
+            wait_until_indexed(*times)
+
+        return add_and_wait
+
+    manifest = live.back_up(wait_until_indexed=adding)
+
+    [table] = live.place.read_tables(manifest)
+    assert table.metadata["current-snapshot-id"] == 1
+    assert f"{FOLDER}/data/b.parquet" not in live.place.tables.sizes()
+
+
 def test_damage_in_a_table_is_found(live, tmp_path):
     """Every byte of a table is read; a damaged table is left out of a restoration that accepts the loss. (B18, B20,
     B22)
