@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 MAX_CACHED_BYTES = 16_000_000
 """Bytes of memory, where events take three to fifty times as many bytes as in the store."""
 
-BYTES_PER_EVENT_OBJECT = 500
+BYTES_PER_EVENT_OBJECT = 350
 BYTES_PER_EVENT_IN_TEXT = 50
 BYTES_PER_TEXT = 300
 """How many bytes of memory events take beside their values: each by itself, or several in one text."""
