@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import everything, group_ends
+from tests.support import everything, group_ends, reports
 
 # However long a busy machine takes for an example. `make test` has the same examples each time; `make test-all` has new
 # ones, which follow from its seed, and twice as many.
@@ -67,6 +67,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(group_ends)
+    if hasattr(config, "workerinput"):
+        reports.report_less(config)
     # A shell starts programs in the background with this signal ignored; tests interrupt commands with it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
