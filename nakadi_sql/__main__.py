@@ -18,6 +18,7 @@ import msgspec
 
 from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_sql import BadQuery, HttpSource, QueryStopped, open_tables
+from nakadi_sql.errors import NoTable, PackageMissing, TablesUnreadable
 from nakadi_sql.values import json_array
 
 OWN_MEGABYTES = 512
@@ -40,6 +41,7 @@ class Order(msgspec.Struct):
     bytes: int
     token: str | None = None
     tables: str | None = None
+    database: str = "nakadi"
 
 
 class Column(msgspec.Struct):
@@ -107,6 +109,10 @@ def _refusal(error: Exception, order: Order) -> tuple[str, str]:
             kind = "not_permitted"
         case Refused(status=429 | 503) | NoAnswer():
             kind = "no_answer"
+        case PackageMissing():
+            kind = "package_missing"
+        case NoTable() | TablesUnreadable():
+            kind = "tables_unreadable"
         case BadQuery() | Refused():
             kind = "bad_query"
         case _:
@@ -127,7 +133,7 @@ def _run_query(order: Order) -> str:
         threads=1,
     )
     token = os.environ.get("NAKADI_CATALOG_TOKEN")
-    tables = None if order.tables is None else open_tables(order.tables, token=token)
+    tables = None if order.tables is None else open_tables(order.tables, order.database, token)
     connection = Connection(order.url, token=order.token)
     with HttpSource(connection, notes.append) as source, ask(order.sql, source, tables, limits) as answer:
         columns = [Column(name, kind) for name, kind in zip(answer.names, answer.types, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from nakadi_sql.columns import quoted_text
-from nakadi_sql.errors import BadQuery
+from nakadi_sql.errors import TablesUnreadable
 
 
 def bucket_secret() -> str:
@@ -15,7 +15,7 @@ def bucket_secret() -> str:
     session = new_session()
     credentials = session.get_credentials()
     if credentials is None:
-        raise BadQuery("The tables are in a bucket, and there are no credentials for AWS.")
+        raise TablesUnreadable("The tables are in a bucket, and there are no credentials for AWS.")
     client = session.create_client("s3", region_name=session.get_config_variable("region") or "us-east-1")
     frozen, endpoint = credentials.get_frozen_credentials(), urlsplit(client.meta.endpoint_url)
     values = {

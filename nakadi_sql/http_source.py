@@ -53,6 +53,8 @@ _Cursor = Mapping[str, str]
 _Place = tuple[int, int]
 """A timeline and an offset in it."""
 
+FIRST_PLACE: _Place = (1, 0)
+
 
 class _TryAgain(Exception):
     """Raised if the broker cannot open a stream now."""
@@ -308,7 +310,7 @@ class HttpSource:
     def _starts(self, event_type: EventTypeInfo) -> Sequence[_Cursor]:
         """The cursors after which the partitions are read: the end of the table, or the beginning."""
         starts: list[_Cursor] = []
-        lost = 0
+        lost, only_in_table = 0, False
         for each in self._get(f"{path('event-types', event_type.name)}/partitions"):
             name = each["partition"]
             timeline, oldest = _read_offset(each["oldest_available_offset"])
@@ -320,11 +322,15 @@ class HttpSource:
                     start = _offset_text(order, known[order] - 1)
                 elif order == timeline:
                     lost += oldest - known[order]
+            elif event_type.table and (timeline, oldest) > FIRST_PLACE:
+                only_in_table = True
             starts.append({"partition": name, "offset": start})
         if lost:
             self._note(
                 f"{lost} offsets of {event_type.name} left the log before a job put their events into the table."
             )
+        if only_in_table:
+            self._note(f"Events of {event_type.name} have left the log, and the query does not read its table.")
         return starts
 
     def _schemas(self, where: str) -> Iterator[KnownSchema]:

@@ -31,7 +31,7 @@ from nakadi_jobs.columns import Struct as Columns
 from nakadi_jobs.places import LATEST_SUFFIX
 from nakadi_sql.buckets import bucket_secret
 from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted, quoted_text
-from nakadi_sql.errors import BadQuery, QueryStopped
+from nakadi_sql.errors import BadQuery, NoTable, PackageMissing, QueryStopped, TablesUnreadable
 from nakadi_sql.rows import RowMaker
 from nakadi_sql.sources import EventSource, EventTypeInfo, find_event_type, seam_condition
 from nakadi_sql.statements import TableNames, table_names
@@ -194,7 +194,7 @@ class _Database:
             existing = None if table is None else self._columns_of_table(table)
             columns = derive_columns(event_type, event_type.schemas, existing)
             log = f"{name} (log)"
-            self._add_log(log, columns, event_type if table else replace(event_type, table="", seam={}), source)
+            self._add_log(log, columns, event_type if table else replace(event_type, seam={}), source)
             selected = [f"SELECT *, false AS nakadi_tombstone FROM {quoted(log)}"]  # noqa: S608  # the name is quoted
             if table is not None and existing is not None and tables is not None:
                 folders.append(table.folder)
@@ -232,6 +232,8 @@ class _Database:
             raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
         except duckdb.OutOfMemoryException as error:
             raise self._memory_error(error) from None
+        except duckdb.HTTPException as error:
+            raise TablesUnreadable(f"A file of a table cannot be read: {error}") from None
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             # An error while Arrow reads the result is an error of Arrow with the text of DuckDB.
             if "INTERRUPT" in str(error):
@@ -269,7 +271,7 @@ class _Database:
                 self._load("httpfs")
             except ModuleNotFoundError:
                 wanted = f"duckdb-extension-httpfs=={duckdb.__version__}"
-                raise BadQuery(f"The tables are in a bucket, and one more package is needed: {wanted}") from None
+                raise PackageMissing(f"The tables are in a bucket, and one more package is needed: {wanted}") from None
             self._connection.execute(bucket_secret())
 
     def _add_log(self, table: str, columns: Columns, event_type: EventTypeInfo, source: EventSource) -> None:
@@ -313,7 +315,7 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 def _find_newest(tables: Tables, event_type: EventTypeInfo) -> TableFiles | None:
     """The table of the newest events. The job creates it after the table of all events; until then, that table supplies
     the newest events."""
-    with suppress(BadQuery):
+    with suppress(NoTable):
         return tables.find(event_type.table + LATEST_SUFFIX)
     return None
 

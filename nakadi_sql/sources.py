@@ -22,7 +22,8 @@ timelines, and none of newer ones.
 
 
 class EventTypeInfo(Struct, frozen=True, kw_only=True):
-    """An event type: its schemas, oldest first, and its table; without a table, `table` is empty.
+    """An event type: its schemas, oldest first, and its table; without a table, `table` is empty. With a table but
+    without a seam, a query reads all events from the log.
 
     The key of an event consists of the values at `key_paths`; without paths, events have none.
 

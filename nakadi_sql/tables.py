@@ -16,10 +16,12 @@ from msgspec import Struct
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
-from nakadi_sql.errors import BadQuery
+from nakadi_sql.errors import NoTable, TablesUnreadable
 
 CATALOG_SECONDS = 30.0
+NOT_FOUND = 404
 
 _MAX_HINT_BYTES = 20
 
@@ -35,7 +37,7 @@ class Tables(Protocol):
     """The tables of the jobs."""
 
     def find(self, name: str) -> TableFiles:
-        """The state that a table has now. Raises `BadQuery` if there is no such table."""
+        """The state that a table has now. Raises `NoTable` and `TablesUnreadable`."""
 
 
 def open_tables(place: str, database: str = "nakadi", token: str | None = None) -> Tables:
@@ -57,14 +59,22 @@ class FolderTables(Struct, frozen=True):
 
     def find(self, name: str) -> TableFiles:
         place = self.folder if urlsplit(self.folder).scheme else f"file://{Path(self.folder).absolute()}"
-        table = f"{self.database}/{name}"
+        try:
+            return self._find_in(place, f"{self.database}/{name}")
+        except (BadSetting, Unavailable) as error:
+            raise TablesUnreadable(f"The tables in {place} cannot be read: {error}") from error
+
+    def _find_in(self, place: str, table: str) -> TableFiles:
         with closing(open_archive(place)) as files:
             number = -1
             with suppress(ArchiveObjectGone, ValueError):
                 hint = ArchiveLocation(f"{table}/metadata/version-hint.text", 0, _MAX_HINT_BYTES)
                 number = int(files.read_range(hint))
             if number < 0:
-                raise BadQuery(f"The broker knows a table that is not in {place}/{table}: --tables names its place.")
+                where = f"{place}/{table}"
+                raise NoTable(
+                    f"The broker knows a table that is not in {where}: --tables or NAKADI_TABLES names its place."
+                )
             # A commit writes the hint last.
             while [*files.list_objects(f"{table}/metadata/v{number + 1}.metadata.json")]:
                 number += 1
@@ -91,7 +101,9 @@ class RestTables(Struct, frozen=True):
                 names = f"namespaces/{quote(self.database, safe='')}/tables/{quote(name, safe='')}"
                 return _files_at(_read_json(client, f"{base}/v1{middle}/{names}", {})["metadata-location"])
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            raise BadQuery(f"The catalog {base} does not say where the table {name} is: {error}") from error
+            is_missing = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == NOT_FOUND
+            kind = NoTable if is_missing else TablesUnreadable
+            raise kind(f"The catalog {base} does not say where the table {name} is: {error}") from error
 
 
 def _read_json(client: httpx.Client, url: str, parameters: dict[str, str]) -> Any:
@@ -111,7 +123,9 @@ class GlueTables(Struct, frozen=True):
             found = boto3.client("glue").get_table(DatabaseName=self.database, Name=name)
             return _files_at(found["Table"]["Parameters"]["metadata_location"])
         except (BotoCoreError, ClientError, KeyError) as error:
-            raise BadQuery(f"Glue's catalog does not say where the table {self.database}.{name} is: {error}") from error
+            is_missing = isinstance(error, ClientError) and error.response["Error"]["Code"] == "EntityNotFoundException"
+            kind = NoTable if is_missing else TablesUnreadable
+            raise kind(f"Glue's catalog does not say where the table {self.database}.{name} is: {error}") from error
 
 
 def _files_at(metadata: str) -> TableFiles:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nakadi_sql import BadQuery
 from nakadi_sql.__main__ import Order, answer_order
+from nakadi_sql.errors import NoTable, PackageMissing, TablesUnreadable
 from tests.support.api import create_event_type
 from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE
@@ -106,6 +108,25 @@ def test_an_endless_query_is_stopped(answer, sql):
     kind, sentence = answer(sql, seconds=0.5)
     assert kind == "stopped"
     assert "0.5 seconds" in sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NoTable("…"), "tables_unreadable"),
+        (TablesUnreadable("…"), "tables_unreadable"),
+        (PackageMissing("…"), "package_missing"),
+        (BadQuery("…"), "bad_query"),
+    ],
+)
+def test_what_the_caller_cannot_change_is_not_called_a_bad_query(monkeypatch, answer, error, kind):
+    """Tables that cannot be read and missing packages are not the fault of the query. (Q11, Q16)"""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("nakadi_sql.__main__.open_tables", fail)
+    assert answer("select 1", tables="data/tables") == (kind, "…")
 
 
 def test_a_broker_that_is_not_there_is_no_fault_of_the_query():

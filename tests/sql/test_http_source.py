@@ -243,7 +243,9 @@ def test_a_stream_that_is_none_ends_the_query(monkeypatch):
 
 
 def test_events_that_left_the_log_too_early_are_counted():
-    """If the log begins after the end of the table, a note says how many offsets neither of them has. (Q4)"""
+    """If the log begins after the end of the table, a note says how many offsets neither of them has. If the query does
+    not read the table, a note says that it has events that the log lacks. (Q4)
+    """
     notes = []
 
     class WithTable(PlayedBroker):
@@ -257,10 +259,13 @@ def test_events_that_left_the_log_too_early_are_counted():
 
     broker = WithTable(8, line(7, {}) + line(8, {}))
     with HttpSource(Connection("http://played", transport=broker), notes.append) as source:
-        [piece] = source.events(source.find("x"))
-    assert [event.offset for event in piece] == [7, 8]
-    assert broker.cursors == ["BEGIN"]
-    assert notes == ["3 offsets of x left the log before a job put their events into the table."]
+        event_type = source.find("x")
+        [piece] = source.events(event_type)
+        assert [event.offset for event in piece] == [7, 8]
+        assert broker.cursors == ["BEGIN"]
+        assert notes == ["3 offsets of x left the log before a job put their events into the table."]
+        assert source.plan(replace(event_type, seam={}))
+    assert notes[1:] == ["Events of x have left the log, and the query does not read its table."]
 
 
 def test_events_of_two_timelines_are_found_once(api, source):

@@ -1,9 +1,11 @@
 """Queries over tables that Spark has made, and over the newer events in the log."""
 
 import json
-from contextlib import closing, redirect_stderr, redirect_stdout
+import sys
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import boto3
@@ -13,17 +15,22 @@ from moto import mock_aws
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_log_index
+from nakadi.queries.processes import TABLES_UNREADABLE_MESSAGE
 from nakadi_client import Connection
 from nakadi_jobs import compaction
 from nakadi_sql import BadQuery, FolderTables, HttpSource, ask, open_tables
+from nakadi_sql.errors import NoTable, PackageMissing, TablesUnreadable
 from nakadi_sql.tables import TableFiles
 from tests.sql.conftest import LIMITS
-from tests.support.api import a_business_definition, create_event_type
+from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
+from tests.support.dynamodb_service import PREFIX, a_bucket
 from tests.support.jobs import open_reading_session
 from tests.support.patience import PATIENCE, until
 from tests.support.rest_catalog import rest_catalog
+from tests.support.s3_files import buckets_in_spark
 from tests.support.served import ServedBroker
 from tests.support.spark import quick_spark
+from tests.support.tokens import Issuer
 
 __all__ = ["quick_spark"]  # the fixture for all tests of this module
 
@@ -59,9 +66,9 @@ def an_event(number):
     return f'{{"n":{number},{MEMBERS[number % len(MEMBERS)]},"metadata":{json.dumps(metadata)}}}'
 
 
-def publish(api, numbers):
+def publish(api, numbers, name=NAME):
     body = "[" + ",".join(map(an_event, numbers)) + "]"
-    answer = api.post(f"/event-types/{NAME}/events", content=body, headers={"Content-Type": "application/json"})
+    answer = api.post(f"/event-types/{name}/events", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, answer.text
 
 
@@ -74,6 +81,7 @@ KEYED = {
         "category": "data",
         "partition_strategy": "hash",
         "partition_key_fields": ["key"],
+        "authorization": an_authorization(),
         "schema": {"type": "object", "properties": {"key": {"type": "string"}, "n": {"type": "integer"}}},
     },
 }
@@ -99,36 +107,57 @@ def rows(query, source, tables):
         return [dict(zip(answer.names, row, strict=True)) for row in answer.rows()]
 
 
-def wait_until_archived(file, topic, count):
-    with closing(open_log_index(file)) as index:
-        places = [(topic, number) for number in range(2)]
+def wait_until_archived(broker, name, count):
+    timeline = broker.services.event_types.get(name).timeline
+    with closing(open_log_index(broker.services.settings.log_index)) as index:
+        places = [(timeline.topic, number) for number in range(timeline.partitions)]
         until(lambda: sum(head.state.next_offset for head in index.index_heads(places).values()) >= count)
 
 
+def make_tables(folder, *arguments):
+    """Let a job put the archived events into tables."""
+    messages = StringIO()
+    with redirect_stderr(messages), redirect_stdout(messages):
+        places = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--no-tidying"]
+        assert compaction.main([*places, *arguments]) == 0, messages.getvalue()
+
+
 @pytest.fixture(scope="module")
-def broker_with_tables(tmp_path_factory):
-    """A broker, its tables, and the rows of twenty events as they were before these tables existed."""
-    folder = tmp_path_factory.mktemp("data")
+def folder(tmp_path_factory):
+    """The data folder of all brokers."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def stores(folder):
+    """The settings with which several brokers have the same events."""
     file = f"sqlite:///{folder / 'nakadi.db'}"
-    places = {"registry": file, "event_log": file, "log_index": file}
+    return {"registry": file, "event_log": file, "log_index": file, "archive": str(folder / "archive")}
+
+
+@pytest.fixture(scope="module")
+def served(stores):
+    """The broker that archives."""
+    with ServedBroker(**stores, archive_after_seconds=0) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def broker_with_tables(folder, served):
+    """A client of the broker, its tables, and the rows of twenty events as they were before these tables existed."""
     with (
-        ServedBroker(**places, archive=str(folder / "archive"), archive_after_seconds=0) as broker,
-        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
-        HttpSource(Connection(broker.url), print) as source,
+        httpx.Client(base_url=served.url, timeout=PATIENCE) as api,
+        HttpSource(Connection(served.url), print) as source,
     ):
         create_event_type(api, a_business_definition(name=NAME, schema=SCHEMA, default_statistic=STATISTIC))
         for name, definition in KEYED.items():
             create_event_type(api, a_business_definition(name=name, **definition))
             publish_changes(api, name, "a:1 b:1 c:1 b:-")
-            wait_until_archived(file, broker.services.event_types.get(name).timeline.topic, 4)
+            wait_until_archived(served, name, 4)
         publish(api, range(20))
         before = rows("from order_placed order by n", source, None)
-        wait_until_archived(file, broker.services.event_types.get(NAME).timeline.topic, 20)
-        messages = StringIO()
-        with redirect_stderr(messages), redirect_stdout(messages):
-            arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--no-tidying"]
-            names = ",".join((NAME, *KEYED))
-            assert compaction.main([*arguments, "--event-types", names]) == 0, messages.getvalue()
+        wait_until_archived(served, NAME, 20)
+        make_tables(folder, "--event-types", ",".join((NAME, *KEYED)))
         yield api, source, FolderTables(str(folder / "tables")), before
 
 
@@ -215,13 +244,20 @@ def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
     assert [(row["n"], row["more"], row["eid"][-2:]) for row in found] == [(1, None, "01"), (25, None, "25")]
 
 
-def test_a_table_that_is_elsewhere_is_named(broker_with_tables, tmp_path):
-    """If the broker knows a table, but the query does not find it, the answer names the folder in which it looked.
-    (Q4)
+def test_a_table_that_is_elsewhere_is_named(broker_with_tables, tmp_path, monkeypatch):
+    """If the broker knows a table that is not where the query looks for it, the answer names the folder. If such a
+    place does not answer, the answer says so. (Q4)
     """
     _, source, _, _ = broker_with_tables
-    with pytest.raises(BadQuery, match=str(tmp_path)):
+    with pytest.raises(NoTable, match=str(tmp_path)):
         rows("from order_placed", source, FolderTables(str(tmp_path)))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for place in ("s3://events/tables", "gs://events/tables"):
+        with pytest.raises(TablesUnreadable, match=f"in {place} cannot be read"):
+            rows("from order_placed", source, FolderTables(place))
 
 
 def test_a_table_with_owners_is_not_read(broker_with_tables):
@@ -239,22 +275,68 @@ def test_a_table_with_owners_is_not_read(broker_with_tables):
     assert len(rows("from order_placed", found, FolderTables(tables.folder, "nowhere"))) == 26
 
 
-def test_tables_are_found_in_a_rest_catalog(broker_with_tables):
-    """A query finds the tables with the URL, the database and the token of a REST catalog, and yields the same rows.
-    (Q4)
+@contextmanager
+def asking(stores, **settings):
+    """Ask queries of a broker on the same stores, over HTTP."""
+    with (
+        ServedBroker(**stores, **settings) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        yield lambda sql, headers=None: api.post("/queries", json={"sql": sql}, headers=headers)
+
+
+def check_over_http(stores, api, source, **settings):
+    """Publish another event, and check that `POST /queries` finds every event once."""
+    [last] = rows("select count(*) as number from order_placed", source, None)
+    publish(api, [last["number"]])
+    with asking(stores, **settings) as ask_broker:
+        answer = ask_broker("select n from order_placed order by n")
+        assert (answer.status_code, answer.json()["notes"]) == (200, []), answer.text
+        assert answer.json()["rows"] == [[n] for n in range(last["number"] + 1)]
+
+
+def test_queries_over_http_find_the_rows_of_tables_and_log(broker_with_tables, stores):
+    """`POST /queries` finds each event once, in the table or in the log. (Q4, Q11)"""
+    api, source, tables, _ = broker_with_tables
+    check_over_http(stores, api, source, tables=tables.folder)
+
+
+def test_rows_of_tables_need_the_rights_of_streams(broker_with_tables, stores, tmp_path):
+    """A caller who may read one of two event types gets the rows of its table, but not those of the other. (Q8, Q12)"""
+    _, _, tables, _ = broker_with_tables
+    issuer = Issuer(tmp_path)
+    both = "select (select count(*) from state_data) as changes, count(*) > 0 as any from order_placed"
+    with asking(stores, tables=tables.folder, **issuer.settings) as ask_broker:
+        assert "denied" in problem(ask_broker(both, issuer.bearer("bob")), 403)
+        answer = ask_broker("select min(n), max(nakadi_offset) > 0 from order_placed", issuer.bearer("bob"))
+        assert (answer.status_code, answer.json()["rows"]) == (200, [[0, True]]), answer.text
+        [[changes, has_orders]] = ask_broker(both, issuer.bearer("ann")).json()["rows"]
+        assert (changes >= 4, has_orders) == (True, True)
+
+
+def test_tables_are_found_in_a_rest_catalog(broker_with_tables, stores, monkeypatch, caplog):
+    """With the URL of a REST catalog, its database and its token, the same rows come, also over HTTP. If the table is
+    not there, the caller reads that the tables cannot be read, and the log says why. (Q4, Q11)
     """
-    _, source, tables, _ = broker_with_tables
+    api, source, tables, _ = broker_with_tables
+    monkeypatch.setenv("NAKADI_CATALOG_TOKEN", "secret")
     spark = open_reading_session(f"file://{tables.folder}")
-    with rest_catalog(spark, Path(tables.folder), "secret") as (_, url):
+    with rest_catalog(spark, Path(tables.folder), "secret") as (catalog, url):
         found = open_tables(f"{url}?warehouse=events", "nakadi", "secret")
         assert found.find("order_placed") == tables.find("order_placed")
         assert rows("from order_placed order by n", source, found) == rows(
             "from order_placed order by n", source, tables
         )
-        for wrong in (open_tables(url, "nakadi", "wrong"), open_tables(url, "nowhere", "secret")):
-            with pytest.raises(BadQuery, match="does not say"):
-                wrong.find("order_placed")
-    with pytest.raises(BadQuery, match="does not say"):
+        with pytest.raises(TablesUnreadable, match="does not say"):
+            open_tables(url, "nakadi", "wrong").find("order_placed")
+        with pytest.raises(NoTable, match="does not say"):
+            open_tables(url, "nowhere", "secret").find("order_placed")
+        check_over_http(stores, api, source, tables=f"{url}?warehouse=events")
+        assert ("GET", "/v1/namespaces/nakadi/tables/order_placed") in catalog.asked
+        with asking(stores, tables=url, tables_database="nowhere") as ask_broker:
+            assert problem(ask_broker("from order_placed"), 503) == TABLES_UNREADABLE_MESSAGE
+        assert "does not say where the table order_placed is" in caplog.text
+    with pytest.raises(TablesUnreadable, match="does not say"):
         found.find("order_placed")
 
 
@@ -272,17 +354,56 @@ def test_tables_are_found_in_glues_catalog(broker_with_tables, monkeypatch):
         glue.create_table(DatabaseName="events", TableInput=made_there)
         found = open_tables("glue", "events")
         assert found.find("order_placed") == tables.find("order_placed")
-        with pytest.raises(BadQuery, match="does not say"):
+        with pytest.raises(NoTable, match="does not say"):
             found.find("nothing")
 
 
-def test_a_bucket_needs_one_more_package(broker_with_tables):
+@pytest.fixture(scope="module")
+def tables_in_bucket(broker_with_tables, folder, served):
+    """The tables of another event type, in a bucket; then the log gets more of its events."""
+    api, *_ = broker_with_tables
+    spark = open_reading_session(f"file://{folder}/tables")
+    with a_bucket() as (url, _), pytest.MonkeyPatch.context() as patched:
+        [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
+        patched.setenv("AWS_ENDPOINT_URL", endpoint)
+        place = f"s3://{PREFIX}/tables"
+        schema = {"properties": {"n": {"type": "integer"}}}
+        definition = a_business_definition(name="order.shipped", schema=schema, default_statistic=STATISTIC)
+        create_event_type(api, definition)
+        publish(api, range(10), "order.shipped")
+        with buckets_in_spark(spark, endpoint, PREFIX):
+            wait_until_archived(served, "order.shipped", 10)
+            make_tables(folder, "--tables", place, "--event-types", "order.shipped")
+        publish(api, range(10, 15), "order.shipped")
+        yield place
+
+
+@pytest.mark.long("tests/sql/test_tables.py::test_queries_over_http_find_the_rows_of_tables_and_log")
+def test_tables_in_a_bucket_are_asked_over_http(tables_in_bucket, stores):
+    """`POST /queries` reads tables in S3, directly or by Glue's catalog, with the broker's credentials. (Q4, Q11)"""
+    query = "select n from order_shipped order by n"
+    every = [[n] for n in range(15)]
+    with asking(stores, tables=tables_in_bucket) as ask_broker:
+        answer = ask_broker(query)
+        assert (answer.status_code, answer.json()["rows"], answer.json()["notes"]) == (200, every, []), answer.text
+    glue = boto3.client("glue")
+    glue.create_database(DatabaseInput={"Name": "events"})
+    place = FolderTables(tables_in_bucket).find("order_shipped").metadata
+    table = {"Name": "order_shipped", "Parameters": {"metadata_location": place}}
+    glue.create_table(DatabaseName="events", TableInput=table)
+    with asking(stores, tables="glue", tables_database="events") as ask_broker:
+        answer = ask_broker(query)
+        assert (answer.status_code, answer.json()["rows"]) == (200, every), answer.text
+
+
+def test_a_bucket_needs_one_more_package(broker_with_tables, monkeypatch):
     """If the package that reads buckets is missing, the answer names it. (Q4)"""
     _, source, _, _ = broker_with_tables
+    monkeypatch.setitem(sys.modules, "duckdb_extension_httpfs", None)
 
     class InBucket:
         def find(self, name):
             return TableFiles(f"s3://events/{name}/metadata/v1.metadata.json", f"s3://events/{name}")
 
-    with pytest.raises(BadQuery, match=r"duckdb-extension-httpfs==1\.5\.5"):
+    with pytest.raises(PackageMissing, match=r"duckdb-extension-httpfs==1\.5\.5"):
         rows("from order_placed", source, InBucket())

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.app.shutdown import SignalHandler
 from nakadi.engines.sqlite.mark import Marker
-from nakadi.local.program import main
+from nakadi.local.program import _parse_options, _variables_with_options, main
 
 SENTENCE = "The broker cannot start. "
 
@@ -48,6 +48,20 @@ def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("NAKADI_MAX_BACH_EVENTS", "5")
     assert main(["--port", "70000", "--data", str(tmp_path)], signals=SignalHandler()) == 1
     assert capsys.readouterr().err.count("did you mean NAKADI_MAX_BATCH_EVENTS?") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "tables"),
+    [
+        ([], {}, "data/tables"),
+        (["--data", "elsewhere"], {}, "elsewhere/tables"),
+        ([], {"NAKADI_TABLES": "glue"}, "glue"),
+        (["--engine", "memory"], {}, ""),
+    ],
+)
+def test_queries_find_the_tables_that_jobs_make_of_the_data_folder(arguments, variables, tables):
+    """Tables are beside the data file, unless `NAKADI_TABLES` names another place."""
+    assert _variables_with_options(_parse_options(arguments), variables)["NAKADI_TABLES"] == tables
 
 
 @pytest.mark.parametrize("port", ["70000", "-1"])

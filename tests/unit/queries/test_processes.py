@@ -4,7 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.queries.processes import place_for_child
+from nakadi.queries.processes import QueryLimits, QueryProcesses, TablesPlace
+
+LIMITS = QueryLimits(at_once=1, seconds=1, megabytes=1, rows=1)
+
+REST = "https://catalog.example.org?warehouse=events"
+
+AWS = {
+    "AWS_ACCESS_KEY_ID": "AKIA",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "HTTPS_PROXY": "http://proxy:3128",
+    "NO_PROXY": "localhost",
+    "SSL_CERT_FILE": "/etc/ssl/own.pem",
+}
+
+ENVIRON = {
+    "PATH": "/bin",
+    "HOME": "/root",
+    "NAKADI_SINK_KEY": "secret",
+    "NAKADI_CATALOG_TOKEN": "secret",
+    "DATABASE_PASSWORD": "secret",
+    **AWS,
+}
 
 
 @pytest.mark.parametrize(
@@ -13,11 +34,32 @@ from nakadi.queries.processes import place_for_child
         ("", None),
         ("glue", "glue"),
         ("s3://events/tables", "s3://events/tables"),
-        ("https://catalog.example.org?warehouse=events", "https://catalog.example.org?warehouse=events"),
+        (REST, REST),
         ("data/tables", str(Path("data/tables").absolute())),
         ("/var/lib/nakadi/tables", "/var/lib/nakadi/tables"),
+        ("file:///var/lib/nakadi/tables", "file:///var/lib/nakadi/tables"),
     ],
 )
 def test_a_child_finds_tables_from_its_own_folder(tables, place):
     """A relative folder is relative to the broker's folder, not to the one in which the query runs. (Q15)"""
-    assert place_for_child(tables) == place
+    assert TablesPlace(tables).for_child() == place
+
+
+@pytest.mark.parametrize(
+    ("tables", "more"),
+    [
+        ("", {}),
+        ("data/tables", {}),
+        ("file:///var/lib/nakadi/tables", {}),
+        ("s3://events/tables", AWS),
+        ("glue", AWS),
+        (REST, {**AWS, "NAKADI_CATALOG_TOKEN": "secret"}),
+    ],
+)
+def test_a_child_gets_what_leads_to_its_tables(tables, more):
+    """Only a child whose tables may be in a bucket gets AWS keys and proxies, and only one with a REST catalog gets its
+    token. (Q15)
+    """
+    processes = QueryProcesses(LIMITS, broker_url="", tables=TablesPlace(tables), environ=ENVIRON)
+    assert {**processes._environ, "PYTHONPATH": ""} == {"PATH": "/bin", "HOME": "/root", "PYTHONPATH": "", **more}
+    processes.close()

@@ -530,7 +530,7 @@ class BrokerServices(BrokerCore):
 
     @cached_property
     def queries(self) -> QueryProcesses:
-        from nakadi.queries.processes import QueryLimits, QueryProcesses
+        from nakadi.queries.processes import QueryLimits, QueryProcesses, TablesPlace
 
         settings = self.settings
         limits = QueryLimits(
@@ -539,7 +539,8 @@ class BrokerServices(BrokerCore):
             megabytes=settings.query_megabytes,
             rows=settings.query_rows,
         )
-        return QueryProcesses(limits, broker_url=self.own_url, tables=settings.tables, environ=os.environ)
+        tables = TablesPlace(settings.tables, settings.tables_database)
+        return QueryProcesses(limits, broker_url=self.own_url, tables=tables, environ=os.environ)
 
     @cached_property
     def rehearsals(self) -> Rehearsals:

@@ -248,7 +248,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     # Queries
     tables: str = ""
     """Where queries find the tables of the jobs, as [`nakadi sql --tables`](sql.md) takes it: a folder, an `s3://`
-    prefix, `glue`, or the URL of a REST catalog. Empty: queries read only the log, with its archived events."""
+    prefix, `glue`, or the URL of a REST catalog. Empty: queries read only the log, with its archived events.
+    `python -m nakadi.local` uses the folder `tables` beside its data file, where `make jobs` puts them."""
+    tables_database: str = "nakadi"
+    """The database of these tables, which the jobs call `--database`."""
     queries: int = 2
     """How many [queries](sql.md#queries-over-http) may run at once, each in a process of its own. 0: none, and the
     console has no page for them. Several processes share the number in equal parts, each with one at least."""

@@ -135,7 +135,8 @@ def _variables_with_options(options: argparse.Namespace, environ: Mapping[str, s
     """
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / DATA_FILE}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")
-    chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine}
+    tables = "" if options.engine == "memory" else str(options.data / "tables")
+    chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine, "NAKADI_TABLES": tables}
     event_log = environ.get("NAKADI_EVENT_LOG", engine)
     if event_log == engine or event_log.startswith("kafka:"):
         chosen["NAKADI_ARCHIVE"] = archive

@@ -1,6 +1,7 @@
 """The child processes that answer queries: how they start, which limits they have, and how they end.
 
-    processes = QueryProcesses(limits, broker_url="http://127.0.0.1:8080", tables="", environ=os.environ)
+    url, tables = "http://127.0.0.1:8080", TablesPlace("data/tables")
+    processes = QueryProcesses(limits, broker_url=url, tables=tables, environ=os.environ)
     body = await processes.answer("select 1", token=None, is_client_gone=lambda: False)
 
 A child is `python -m nakadi_sql`. It reads its order, a line of JSON, from standard input, which stays open: the child
@@ -46,19 +47,14 @@ REQUIRED_PACKAGES = ("duckdb", "duckdb_extension_avro", "duckdb_extension_iceber
 PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """The only variables of this process that every child gets: others may be secret."""
 
-VARIABLES_FOR_TABLES = (
-    "AWS_",
-    "NAKADI_CATALOG_TOKEN",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "NO_PROXY",
-    "no_proxy",
-    "SSL_CERT_",
-)
-"""The prefixes of further variables that a child gets if there are tables that are not in a folder."""
+VARIABLES_FOR_REMOTE_TABLES = ("AWS_", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_")
+"""The prefixes of further variables that a child gets if the tables may be in a bucket."""
+
+VARIABLES_FOR_REST_CATALOG = ("NAKADI_CATALOG_TOKEN",)
 
 SWITCHED_OFF_MESSAGE = "This broker does not offer queries"
 TOO_MANY_MESSAGE = "Too many queries are running, please repeat request"
+TABLES_UNREADABLE_MESSAGE = "The broker cannot read the tables of these events; its log says why"
 ABANDONED_MESSAGE = "The query was given up, for the client closed its connection or the broker is about to end"
 
 OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
@@ -80,12 +76,31 @@ class QueryLimits(Struct, frozen=True, kw_only=True):
     rows: int
 
 
+class TablesPlace(Struct, frozen=True):
+    """Where children find the tables: `place` is what `nakadi sql --tables` takes, or empty if there are none."""
+
+    place: str
+    database: str = "nakadi"
+
+    def for_child(self) -> str | None:
+        """The place for a child, which has another working folder."""
+        if self.place == "glue" or "://" in self.place:
+            return self.place
+        return str(Path(self.place).absolute()) if self.place else None
+
+    def variables(self) -> tuple[str, ...]:
+        """The prefixes of the variables that lead to the tables. Those of a REST catalog may be in a bucket."""
+        if self.place.startswith(("http://", "https://")):
+            return VARIABLES_FOR_REMOTE_TABLES + VARIABLES_FOR_REST_CATALOG
+        return VARIABLES_FOR_REMOTE_TABLES if self.place == "glue" or self.place.startswith("s3://") else ()
+
+
 class QueryProcessFailed(Exception):
     """Raised when a child has failed; the text is for the log."""
 
 
 class _Verdict(Struct):
-    """`kind` is `answer`, a key of `OUTCOME_BY_KIND`, or `failed`, with a text for the log."""
+    """`kind` is `answer`, a key of `OUTCOME_BY_KIND`, or `tables_unreadable` or `failed` with a text for the log."""
 
     kind: str
     detail: str = ""
@@ -95,14 +110,14 @@ _VERDICTS = Converter(_Verdict)
 
 
 class QueryProcesses:
-    """`broker_url` is the URL at which children reach this broker, and `tables` the place of the tables, in the form of
-    `nakadi sql --tables`.
-    """
+    """`broker_url` is the URL at which children reach this broker. They get as little of `environ` as they need."""
 
-    def __init__(self, limits: QueryLimits, *, broker_url: str, tables: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, limits: QueryLimits, *, broker_url: str, tables: TablesPlace, environ: Mapping[str, str]
+    ) -> None:
         self._limits = limits
         self._broker_url = broker_url
-        self._tables = place_for_child(tables)
+        self._tables = tables
         self._environ = _childs_environment(environ, tables)
         self._free = BoundedSemaphore(max(limits.at_once, 1))
         self._threads = CallThreads("nakadi-query", max(limits.at_once, 1))
@@ -123,7 +138,8 @@ class QueryProcesses:
             "sql": sql,
             "url": self._broker_url,
             "token": token,
-            "tables": self._tables,
+            "tables": self._tables.for_child(),
+            "database": self._tables.database,
             "seconds": self._limits.seconds,
             "megabytes": self._limits.megabytes,
             "rows": self._limits.rows,
@@ -204,6 +220,8 @@ def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
         return body
     if outcome := OUTCOME_BY_KIND.get(verdict.kind):
         raise outcome(verdict.detail)
+    if verdict.kind == "tables_unreadable":
+        raise Unavailable(verdict.detail, public=TABLES_UNREADABLE_MESSAGE)
     raise QueryProcessFailed(verdict.detail)
 
 
@@ -221,16 +239,8 @@ def _set_nonblocking(pipe: Any) -> None:
     os.set_blocking(pipe.fileno(), False)
 
 
-def place_for_child(tables: str) -> str | None:
-    """The place of the tables for a child, which has another working folder."""
-    if tables == "glue" or "://" in tables:
-        return tables
-    return str(Path(tables).absolute()) if tables else None
-
-
-def _childs_environment(environ: Mapping[str, str], tables: str) -> Mapping[str, str]:
+def _childs_environment(environ: Mapping[str, str], tables: TablesPlace) -> Mapping[str, str]:
     """The environment of children, which find packages where this process finds them."""
     passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
-    if "://" in tables or tables == "glue":
-        passed |= {name: value for name, value in environ.items() if name.startswith(VARIABLES_FOR_TABLES)}
+    passed |= {name: value for name, value in environ.items() if name.startswith(tables.variables())}
     return {**passed, "PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in sys.path)}
