@@ -1,4 +1,5 @@
-# Two commands matter: `make run` starts a broker, `make test` runs the tests. Both set up what they need.
+# The two most important commands: `make run` starts a broker, and `make test` runs the tests. Both install what they
+# need.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -15,7 +16,8 @@ PREFIX ?= nakadi
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
-# Compiled modules are kept, whatever the environment says: tests start hundreds of processes that import the package.
+# Python keeps compiled modules, whatever the environment says: tests start hundreds of processes that import the
+# package.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
@@ -86,22 +88,23 @@ kill-jobs: $(VENV)/.test
 published: $(VENV)/.test
 	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
-# All that `make check` and `make test` need, and nothing else reaches a registry of packages.
+# Installs all that `make check` and `make test` need, so that they do not reach a package registry themselves.
 setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test) tests/__pycache__/.compiled
 
-# Tests wait for half of their time: six processes keep two processors busy.
+# Tests wait half of the time, so six processes keep two processors busy.
 test: setup
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 6 --no-loadscope-reorder) $(if $(SEED),--hypothesis-seed=$(SEED))
 
-# The tests that `make test` leaves out because they take long.
+# The tests that `make test` leaves out because they take a long time.
 test-long: setup
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder) -m long
 
-# Everything, on more examples and engines. Random tests begin with a new seed, which the run prints.
+# All tests, on more examples and engines. Random tests begin with a new seed, which the run prints.
 test-all:
 	@TEST_ALL=1 SEED=$(or $(SEED),$(shell date +%s)) $(MAKE) --no-print-directory test
 
-# A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
+# Tests on a real Kafka, and on two emulations that nobody developed the engines with: tests that pass there are likely
+# to hold on AWS.
 test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
 	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_event_log_resharding.py tests/e2e \
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
@@ -109,14 +112,15 @@ test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFK
 test-aws-local: $(VENV)/.test $(NODE)/.test
 	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli -k aws-local $(ARGS)
 
-# From a registry, for each Python on this machine and each extra. LOWEST=1 takes the oldest versions that are allowed.
+# Installs from a registry, for each Python on this machine and each extra. LOWEST=1 installs the oldest allowed
+# versions.
 test-install: $(VENV)/.test
 	@$(BIN)/python -m tests.install $(if $(LOWEST),--lowest) $(ARGS)
 
 test-workers: $(VENV)/.test
 	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
 
-# The jobs have another Spark, so this one is in a folder of its own, before theirs.
+# The jobs use another Spark, so this one is in its own folder, which precedes theirs.
 test-spark: $(VENV)/.test $(SPARK4)/.installed
 	@PYTHONPATH='$(CURDIR)/$(SPARK4)' $(BIN)/python -m pytest tests/spark4 -m long $(ARGS)
 
@@ -201,7 +205,7 @@ lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 
-# `python -m build` without the console is another way, and says that it is missing.
+# `python -m build` also builds a wheel, without the console, and says that the console is missing.
 wheel: $(VENV)/.build $(CONSOLE)/.run
 	@test -e $(CONSOLE)/built/index.html
 	@$(BIN)/python -m hatchling build -d dist
@@ -211,18 +215,18 @@ IN_STAGE  = -c stage=$(STAGE) -c name_prefix=$(PREFIX) $(CONTEXT)
 CDK_RUN   = @PATH="$(CURDIR)/$(CDK)/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
             node $(CDK)/node_modules/aws-cdk/bin/cdk
 
-# Without an account, and without Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
+# These commands need no AWS account and no Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
 synth: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) synth --quiet $(IN_STAGE)
 
-# These are for somebody who has an account; docs/deploy.md goes through them one after the other.
+# These commands need an AWS account. docs/deploy.md explains them one after the other.
 bootstrap: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) bootstrap $(IN_STAGE)
 
 diff: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) diff $(IN_STAGE)
 
-# Only what people store: the stage into which a backup is restored.
+# Deploys only the stores of data: the stage into which a backup is restored.
 deploy-data: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) deploy --exclusively $(PREFIX)-$(STAGE)-data $(IN_STAGE)
 
@@ -232,7 +236,7 @@ deploy: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 destroy: $(VENV)/.deploy $(CDK)/.cli
 	$(CDK_RUN) destroy --exclusively $(PREFIX)-$(STAGE)-analytics $(PREFIX)-$(STAGE) $(IN_STAGE)
 
-# What people stored goes too: only after a deployment with '-c keep_data=false'.
+# Deletes the stored data, too. This works only after a deployment with '-c keep_data=false'.
 destroy-data: $(VENV)/.deploy $(CDK)/.cli
 	$(CDK_RUN) destroy --exclusively $(PREFIX)-$(STAGE)-data $(IN_STAGE) -c keep_data=false
 
@@ -244,7 +248,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
 clean:
 	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) $(SPARK4) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
-# The stamps say what is installed; a changed requirement file installs again.
+# Stamp files record what is installed. A changed requirements file causes a new installation.
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed'; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
@@ -265,7 +269,7 @@ $(VENV)/.deploy: requirements/deploy.txt | $(VENV)/.venv
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/deploy.txt
 	@touch $@
 
-# What builds a wheel, without what runs or tests anything.
+# Installs what builds a wheel, and nothing that only runs or tests need.
 $(VENV)/.build: requirements/build.txt | $(VENV)/.venv
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/build.txt
 	@touch $@
@@ -274,17 +278,18 @@ $(VENV)/.build: requirements/build.txt | $(VENV)/.venv
 $(BIN)/nakadi: scripts/console-script $(VENV)/.run
 	@$(BIN)/python scripts/console-script $@
 
-# A local Kinesis, for the event log's tests.
+# Installs a local Kinesis, for the event log's tests.
 $(NODE)/.test: tests/support/node/package-lock.json tests/support/node/setup.sh | $(VENV)/.venv
 	@tests/support/node/setup.sh $(BIN)/python $(NODE)
 	@touch $@
 
-# The CDK unpacks 200 MB below the home when it is first used; where it cannot, each of its tests' processes does.
+# The CDK unpacks 200 MB below the home folder at its first use. If it cannot write there, each process of its tests
+# does so.
 $(NODE)/.cdk: $(VENV)/.test $(NODE)/.test
 	@PATH="$$PATH:$(CURDIR)/$(NODE)/bin" $(BIN)/python -c 'import aws_cdk' >/dev/null 2>&1 || true
 	@touch $@
 
-# The console. A broker does without it where it cannot be built, and its tests are skipped.
+# Builds the console. If this fails, brokers run without the console, and its tests are skipped.
 CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -name openapi.d.ts)
 
 $(CONSOLE)/.run: $(CONSOLE_SOURCES) | $(VENV)/.venv
@@ -294,12 +299,12 @@ $(CONSOLE)/.run: $(CONSOLE_SOURCES) | $(VENV)/.venv
 $(CONSOLE)/.test: $(CONSOLE_SOURCES) | $(VENV)/.run
 	@console/build.sh $(BIN)/python --dev && touch $@ || echo 'The console could not be built: its tests are skipped.' >&2
 
-# In a new checkout, all processes of tests would compile every module at the same time, ten seconds each.
+# Compiles all modules. In a new checkout, all test processes would compile them at the same time, for ten seconds each.
 tests/__pycache__/.compiled: $(VENV)/.test | $(NODE)/.cdk
 	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1 || true
 	@touch $@
 
-# Another local DynamoDB and another local Kinesis, for `make test-engines`.
+# Installs another local DynamoDB and another local Kinesis, for `make test-engines`.
 $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/pom.xml | $(VENV)/.venv
 	@command -v mvn >/dev/null && command -v javac >/dev/null || { echo 'Maven and a JDK (17 or newer) are needed'; exit 1; }
 	@tests/support/node/setup.sh $(BIN)/python $(ENGINES) tests/support/others
@@ -307,12 +312,12 @@ $(ENGINES)/.test: tests/support/others/package-lock.json tests/support/others/po
 		'-Dmaven.repo.local=$(CURDIR)/$(ENGINES)/maven' dependency:copy-dependencies
 	@touch $@
 
-# The client library of Kafka, for brokers that keep their events there.
+# Installs the client library of Kafka, for brokers that keep their events in Kafka.
 $(VENV)/.kafka: requirements/kafka.txt $(VENV)/.run
 	@$(BIN)/pip install -q --disable-pip-version-check -r requirements/kafka.txt
 	@touch $@
 
-# Kafka itself. `make test` does without it where it cannot be had.
+# Installs Kafka itself. If this fails, `make test` runs without it.
 $(KAFKA_JARS)/.jars: infra/laptop/kafka_local.pom.xml
 	@command -v mvn >/dev/null || { echo 'Maven is needed to get Kafka; KAFKA=host:9092 names one that runs' >&2; exit 1; }
 	@mkdir -p $(KAFKA_JARS)
@@ -323,7 +328,7 @@ $(KAFKA_JARS)/.jars: infra/laptop/kafka_local.pom.xml
 $(KAFKA_JARS)/.test: infra/laptop/kafka_local.pom.xml
 	@$(MAKE) -s $(KAFKA_JARS)/.jars && touch $@ || echo 'Kafka could not be had: tests on it are skipped.' >&2
 
-# The compiler of Kotlin, for `make types`; tests on it are skipped without it.
+# Installs the Kotlin compiler, for `make types`. Without it, its tests are skipped.
 $(KOTLIN)/.jars: tests/support/types/kotlin.pom.xml
 	@command -v mvn >/dev/null || { echo 'Maven is needed to get the compiler of Kotlin' >&2; exit 1; }
 	@mkdir -p $(KOTLIN)
@@ -340,12 +345,12 @@ $(SPARK4)/.installed: requirements/spark4.txt tests/support/spark4.pom.xml | $(V
 		echo 'Iceberg for Spark 4 could not be had: the test that needs it is skipped.' >&2
 	@touch $@
 
-# The CDK's command line, and node for it.
+# Installs the CDK's command line, and Node for it.
 $(CDK)/.cli: infra/cli/package-lock.json infra/cli/setup.sh | $(VENV)/.venv
 	@infra/cli/setup.sh $(BIN)/python $(CDK)
 	@touch $@
 
-# What Lambda functions find beside them: wheels for another machine than this one.
+# Builds the layers of Lambda functions, with wheels for Lambda's processors.
 $(CDK)/.layer: layers/dependencies/requirements.txt scripts/build-layers | $(VENV)/.venv
 	@mkdir -p $(CDK)
 	@$(BIN)/python scripts/build-layers

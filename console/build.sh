@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the console into .cache/console/built: console/build.sh <python> [--dev], in the root of the checkout.
-# With --dev it also installs what type checks and browser tests need. Node and npm are the machine's; where there are
-# none, or only old ones, they come from a Python wheel.
+# With --dev it also installs what type checks and browser tests need. It uses the machine's Node and npm. If they are
+# missing or too old, it uses those of a Python wheel.
 set -eu
 python=$1
 wanted=${2:---omit=dev}
@@ -25,7 +25,7 @@ if [ "$wanted" = --dev ]; then
 fi
 
 cd console
-# Everything that the tests need includes what the build needs.
+# The packages for the tests include those for the build.
 installed=node_modules/.installed
 if [ ! -e "$installed" ] || [ package-lock.json -nt "$installed" ] ||
     { [ "$wanted" = --dev ] && [ "$(cat "$installed")" != --dev ]; }; then
@@ -36,7 +36,7 @@ fi
 if [ "$wanted" = --dev ]; then
     node node_modules/openapi-typescript/bin/cli.js "$cache/openapi.json" --output src/openapi.d.ts >/dev/null
     mkdir -p "$cache/browser"
-    # It is packed, and unpacks itself once, with the libraries that some systems lack.
+    # The browser is packed. It is unpacked once, with the libraries that some systems lack.
     TMPDIR=$cache/browser AWS_EXECUTION_ENV=AWS_Lambda_nodejs20.x AWS_LAMBDA_JS_RUNTIME=nodejs20.x node --input-type=module \
         --eval 'import("@sparticuz/chromium").then(({ default: it }) => it.executablePath())' ||
         echo 'The browser of the tests could not be unpacked.' >&2

@@ -19,8 +19,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import everything, group_ends, reports
 
-# However long a busy machine takes for an example. `make test` has the same examples each time; `make test-all` has new
-# ones, which follow from its seed, and twice as many.
+# A busy machine may take long for an example. `make test` has the same examples each time. `make test-all` has twice as
+# many, which follow from its new seed.
 settings.register_profile(
     "tests",
     deadline=None,
@@ -30,17 +30,17 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
-# Every client of httpx reads the certificates of all authorities, which takes 20 ms of the processor, and thousands are
-# made. No test connects to a server with a public certificate, so tests and their processes get an empty folder of
-# certificates.
+# Each httpx client reads the certificates of all authorities, which takes 20 ms of processor time, and tests create
+# thousands of clients. No test connects to a server with a public certificate, so tests and their processes get an
+# empty folder of certificates.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# The CDK keeps its unpacked files below the home, and fails if nothing can be written there.
+# The CDK keeps its unpacked files below the home folder, and fails if it cannot write there.
 if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
-# Slow resources are started in one process: a Spark session, the deployment on this machine, templates, several
+# Each slow resource is started in one process: a Spark session, the deployment on this machine, templates, several
 # workers, a Kafka, a browser, a PostgreSQL. The longest groups go first.
 TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console", "relay")
 
@@ -55,7 +55,7 @@ WITH_SPARK = (
 
 
 class FileScheduling(LoadScopeScheduling):
-    """A process takes a whole file, because its tests share resources."""
+    """Gives all tests of a file to one process, because they share resources."""
 
     def _split_scope(self, nodeid: str) -> str:
         return process_group_of_test(nodeid, splits_aws_local(self.config))
@@ -75,14 +75,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Random values that a test draws without its own generator depend only on the seed of the run and on the test."""
+    """Seed the random numbers of a test that has no own generator: they depend only on the run's seed and on the
+    test.
+    """
     random.seed(f"{everything.SEED} {item.nodeid}")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the resources of a group of tests together with the group. A Kafka and the deployment on this machine keep a
-    fifth of a processor busy even if nobody uses them, and would do so until the end of the run."""
+    """End the resources of a group of tests together with the group. Otherwise, a Kafka and the deployment on this
+    machine would keep a fifth of a processor busy until the end of the run.
+    """
     splits = splits_aws_local(item.config)
     left = process_group_of_test(item.nodeid, splits)
     if left in TOGETHER and nextitem is not None and process_group_of_test(nextitem.nodeid, splits) != left:
@@ -111,8 +114,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def descriptions_of_services():
-    """Clients of AWS share the descriptions of services. Otherwise, each session of boto reads them from disk, which
-    takes most of the time of tests that create clients."""
+    """Let AWS clients share the descriptions of services. Otherwise, each boto session reads them from disk, which
+    takes most of the time of tests that create clients.
+    """
     from botocore.loaders import JSONFileLoader  # noqa: PLC0415  # most tests do without it
 
     read = cache(JSONFileLoader().load_file)
@@ -122,8 +126,8 @@ def descriptions_of_services():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable garbage collection meanwhile: collecting tests leaves no garbage, and looking for it would take a quarter
-    of the time.
+    """Disable garbage collection while tests are collected: this leaves no garbage, and looking for it would take a
+    quarter of the time.
     """
     gc.disable()
     try:
@@ -133,22 +137,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Collected tests stay until the end: looking through them for garbage takes a second in each process, even if it
-    happens only once."""
+    """Exclude the collected tests from garbage collection: they stay until the end, and a single search takes a
+    second in each process.
+    """
     gc.freeze()
 
 
 def splits_aws_local(config: pytest.Config) -> bool:
-    """Whether each of two processes has its own deployment. Nearly half of the long tests need one, and they wait most
-    of their time; the few in `make test` are not worth a second start.
+    """Whether each of two processes has its own deployment. Nearly half of the long tests need one, and wait most of
+    the time. For the few in `make test`, a second start would take too long.
     """
     is_distributed = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
     return bool(is_distributed) and (everything.WANTED or "long" in config.option.markexpr)
 
 
 def process_group_of_test(nodeid: str, splits: bool = False) -> str:
-    """The group of a test: tests of one group run in the same process. With `splits`, the deployment is started in two
-    of them.
+    """The group of a test. All tests of a group run in the same process. With `splits`, two processes start the
+    deployment.
     """
     file, _, name = nodeid.partition("::")
     folder = file.removeprefix("tests/").partition("/")[0]

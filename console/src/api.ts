@@ -1,4 +1,4 @@
-/** The public API, typed by the broker's own description of it. The console has no other way to the broker. */
+/** The public API, with types from the broker's OpenAPI description. */
 
 import createClient, { type Middleware } from "openapi-fetch";
 import { useCallback, useEffect, useState } from "preact/hooks";
@@ -11,7 +11,7 @@ export type Subscription = Schemas["Subscription"];
 /** Where the API is: one level above the console. */
 export const address = new URL("..", document.baseURI.split("#")[0]).href.replace(/\/$/, "");
 
-/** An answer that says why not. */
+/** A response by which the broker refuses a request, and the reason. */
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -24,14 +24,14 @@ export class Problem extends Error {
   }
 }
 
-// The token is kept for as long as the tab is open, and not shared with others.
+// The token is kept as long as the tab is open, and is not shared with other tabs.
 const TOKEN = "nakadi.token";
 
 export function token(): string {
   return sessionStorage.getItem(TOKEN) ?? "";
 }
 
-/** A token that only takes the place of one that is about to expire changes nothing of what is shown. */
+/** Stores a token. Pages load their data again, unless the token only replaces one of the same user (`renewed`). */
 export function signIn(given: string, renewed = false): void {
   sessionStorage.setItem(TOKEN, given.trim().replace(/^Bearer\s+/i, ""));
   if (renewed) return;
@@ -43,7 +43,7 @@ export function signOut(): void {
   dispatchEvent(new Event("nakadi.signed"));
 }
 
-/** Every request has the token, if there is one; a refused token asks for another one. */
+/** Sends a request with the token, if there is one. If the broker refuses the token, the console asks for a new one. */
 export async function send(request: Request): Promise<Response> {
   if (token()) request.headers.set("Authorization", `Bearer ${token()}`);
   let response: Response;
@@ -77,7 +77,7 @@ export async function problemOf(response: Response): Promise<Problem> {
   }
 }
 
-/** Whatever went wrong, in the shape that pages show. */
+/** An error of any kind as the `Problem` that pages show. */
 export function problemFrom(error: unknown): Problem {
   if (error instanceof Problem) return error;
   return new Problem(0, "The console failed", error instanceof Error ? error.message : String(error), "");
@@ -85,14 +85,14 @@ export function problemFrom(error: unknown): Problem {
 
 export type Loaded<T> = { data?: T; problem?: Problem; loading: boolean; reload: () => void };
 
-// What long lists were when they were last seen, by their names.
+// The last contents of long lists, by the name of the list.
 const kept = new Map<string, unknown>();
 addEventListener("nakadi.signed", () => kept.clear());
 
-/** Loads when the page opens, when `inputs` change, and then every so many milliseconds while the tab is seen.
+/** Loads data when the page opens, when `inputs` change, and then each `every` milliseconds while the tab is visible.
  *
- * What is loaded under the name `keep` is shown at once when the page is opened again, while it is loaded anew. What comes
- * in parts can be shown before it is whole, by `soFar`.
+ * With a name in `keep`, the last data under this name is shown when the page is opened again, until new data is there.
+ * If `load` gets data in parts, it shows what it has by `soFar`.
  */
 export function useLoad<T>(
   load: (signal: AbortSignal, soFar: (data: T) => void) => Promise<T>, inputs: unknown[], every = 0, keep = "",
@@ -101,7 +101,7 @@ export function useLoad<T>(
   const [state, setState] = useState<{ data?: T; problem?: Problem; loading: boolean }>({ data: before, loading: true });
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((n) => n + 1), []);
-  // What belongs to other inputs is not shown while new data is on its way.
+  // Data of earlier inputs is not shown while new data is loaded.
   useEffect(() => setState({ data: kept.get(keep) as T | undefined, loading: true }), inputs);
   useEffect(() => {
     const stopping = new AbortController();
@@ -131,11 +131,11 @@ export function useLoad<T>(
   return { ...state, reload };
 }
 
-// The first part is small, so that there is something to see at once.
+// The first part is small, so that the first rows appear quickly.
 const FIRST = 200;
 const PART = 1000;
 
-/** All event types, part after part; a list without parts is known by being longer than what was asked for. */
+/** All event types, loaded part by part. A part with fewer or more event types than its limit is the last one. */
 export async function allEventTypes(signal: AbortSignal, soFar: (types: EventType[]) => void): Promise<EventType[]> {
   const found: EventType[] = [];
   for (let limit = FIRST; ; limit = PART) {
@@ -147,7 +147,7 @@ export async function allEventTypes(signal: AbortSignal, soFar: (types: EventTyp
   }
 }
 
-/** The body of a successful call. */
+/** The body of the response to a successful call. */
 export async function body<T>(call: Promise<{ data?: T }>): Promise<T> {
   return (await call).data as T;
 }

@@ -1,4 +1,4 @@
-/** The frame around every page: navigation, sign-in, theme; and which page an address leads to. */
+/** The frame around every page, with navigation, sign-in and theme, and the choice of the page for an address. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, signIn, signOut, token, useLoad } from "./api";
@@ -34,7 +34,7 @@ export function App({ refused }: { refused: string }) {
   }, []);
   useEffect(slashFocusesSearch, []);
 
-  // Readers of the screen are where the new page begins; a link to a filter leaves them where they are.
+  // Screen readers continue at the beginning of a new page. A link that only changes a filter does not move them.
   const first = useRef(true);
   useEffect(() => {
     document.title = [...path].reverse().concat("Nakadi").join(" · ");

@@ -1,5 +1,5 @@
-/** Measures that lists do not have: asked for those in sight, a few at once, and for all others where rows are to be ordered
- * by them. */
+/** Requests measurements that lists do not contain: first for visible rows, a few at once, and for all other rows only
+ * if they are to be ordered by these measurements. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -7,14 +7,14 @@ const AT_ONCE = 4;
 
 export class Asking {
   readonly #inSight = new Set<string>();
-  // Asked for when nothing waits that is in sight.
+  // Requested when no visible row waits.
   readonly #later = new Set<string>();
   readonly #asked = new Set<string>();
 
-  /** `ask` does not fail: what it could not find out is known to be unknown. */
+  /** `ask` must not fail: it records that a value could not be determined. */
   constructor(readonly ask: (key: string) => Promise<void>, readonly isKnown: (key: string) => boolean) {}
 
-  /** Rows that come into sight together are asked for in their order. */
+  /** Rows that become visible together are requested in their order. */
   inSight(key: string): void {
     this.#inSight.add(key);
     queueMicrotask(() => this.#work());
@@ -48,9 +48,9 @@ export class Asking {
   }
 }
 
-/** Asks for all of these, each once, while it is wanted; `begin` is another way to ask, and returns what ends that. Returns
- * how many are known, and a number that changes every second meanwhile: rows that change their places with every answer
- * could not be read. */
+/** Requests the measurements of all `keys`, each once, while `wanted`. `begin` replaces these requests, and returns a
+ * function that ends it. Returns how many measurements are known, and a number that changes each second meanwhile:
+ * users could not read rows that changed their places with every response. */
 export function useAll(
   asking: Asking, keys: string[], wanted: boolean, begin?: () => () => void,
 ): { measured: number; round: number } {

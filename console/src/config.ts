@@ -1,9 +1,9 @@
-/** What the broker says about itself to its console, beside the API. */
+/** The broker's configuration for its console, which is not a part of the API. */
 
 import type { Issuer } from "./sign-in";
 
 type Config = {
-  /** Where tokens are issued; `null` if they are entered by hand. */
+  /** The issuer of tokens, or `null` if users enter tokens by hand. */
   sign_in: Issuer | null;
   /** Whether the broker answers queries with SQL. */
   queries?: boolean;

@@ -21,10 +21,10 @@ function isObject(value: unknown): value is Record<string, unknown> {
 
 export type Line = { sign: " " | "+" | "-"; text: string };
 
-// Beyond this the table of common lines takes too much memory.
+// With more lines, the table of common lines would take too much memory.
 const MOST_LINES = 3000;
 
-/** The lines of both texts, with a sign before those that only one of them has. */
+/** The lines of both texts, with a sign for each line that only one of them has. */
 export function lines(before: string, after: string): Line[] {
   const old = before.split("\n");
   const now = after.split("\n");
@@ -41,7 +41,7 @@ function between(old: string[], now: string[]): Line[] {
   const removed = (): Line[] => old.map((text) => ({ sign: "-", text }));
   const added = (): Line[] => now.map((text) => ({ sign: "+", text }));
   if (old.length > MOST_LINES || now.length > MOST_LINES) return [...removed(), ...added()];
-  // How many lines the rests of both have in common, from every pair of places.
+  // For each pair of positions: how many lines both texts have in common from there to their ends.
   const width = now.length + 1;
   const common = new Uint16Array((old.length + 1) * width);
   const at = (i: number, j: number) => common[i * width + j] ?? 0;

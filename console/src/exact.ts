@@ -1,4 +1,4 @@
-/** JSON whose numbers keep the digits that they were written with: JavaScript's have seventeen at most. */
+/** JSON whose numbers keep all their digits: numbers of JavaScript have at most 17. */
 
 type Raw = { rawJSON: string };
 type Engine = {
@@ -6,17 +6,17 @@ type Engine = {
   rawJSON?(text: string): Raw;
   isRawJSON?(value: unknown): value is Raw;
 };
-// Younger than the types of the compiler; in older browsers numbers are as exact as JavaScript's.
+// The compiler's types do not have these functions yet. In browsers without them, numbers are those of JavaScript.
 const engine = JSON as unknown as Engine;
 
-/** Parses a text, with its numbers as what `digitsOf` knows and `JSON.stringify` writes. */
+/** Parses JSON. `digitsOf` knows the digits of its numbers, and `JSON.stringify` writes them unchanged. */
 export function exactly(text: string): unknown {
   return engine.parse(text, (_key, value, context) =>
     typeof value === "number" && context?.source && engine.rawJSON ? engine.rawJSON(context.source) : value,
   );
 }
 
-/** How a number was written; nothing of any other value. */
+/** The digits of a parsed number, or `undefined` for any other value. */
 export function digitsOf(value: unknown): string | undefined {
   return engine.isRawJSON?.(value) ? value.rawJSON : undefined;
 }

@@ -1,11 +1,11 @@
-/** Filters of events: words anywhere in an event, and conditions on paths such as `$.customer.id == "x"`. */
+/** Conditions on events, such as `$.customer.id == "x"`. */
 
 export type Condition = (event: unknown) => boolean;
 
 const CONDITION = /^\s*(?<path>[$\w@][^\s=!<>~]*)\s*(?:(?<operator>==|!=|<=|>=|=|<|>|~)\s*(?<value>.+?)\s*)?$/s;
 const STEP = /\.?(?<name>[\w@$-]+)|\[(?<index>\d+|\*)\]|\[(?:"(?<double>[^"]*)"|'(?<single>[^']*)')\]/y;
 
-/** The condition that a text stands for. Throws an error whose message names the fault. */
+/** The condition in a text. Throws an error with the reason if the text is not a condition. */
 export function condition(text: string): Condition {
   if (!text.trim()) return () => true;
   const all = text.split(/\s+(?:&&|and)\s+/).map(one);
@@ -33,7 +33,7 @@ function one(text: string): Condition {
         return ordered(found, wanted, operator);
     }
   };
-  // A field that is missing differs from every value.
+  // A missing field is not equal to any value.
   return (event) => {
     const found = valuesAt(event, steps);
     return found.length ? found.some(fits) : operator === "!=";

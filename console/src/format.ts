@@ -1,4 +1,4 @@
-/** Numbers, times and sizes as people read them. */
+/** Numbers, times and sizes as readable texts. */
 
 export const count = (value: number): string => value.toLocaleString("en");
 
@@ -20,7 +20,7 @@ export function duration(milliseconds: number): string {
   return `${Math.round(milliseconds)} ms`;
 }
 
-/** A time in the reader's zone, `2026-03-01 14:05:09`. */
+/** A time in the browser's time zone, such as `2026-03-01 14:05:09`. */
 export function moment(text: string | undefined | null): string {
   if (!text) return "";
   const date = new Date(text);

@@ -2,7 +2,7 @@
 
 export type Operation = { op: "add" | "remove" | "replace"; path: string; value?: unknown };
 
-/** The result of the operations on a value, which stays unchanged. */
+/** The result of applying the operations to a value, which itself stays unchanged. */
 export function patched(value: unknown, operations: Operation[]): unknown {
   return operations.reduce((before, operation) => changed(before, stepsOf(operation.path), operation), value);
 }

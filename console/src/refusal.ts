@@ -1,8 +1,8 @@
-/** The field of the form of an event type that a refusal concerns. */
+/** Assigns the reasons of a refusal to the fields in the form of an event type. */
 
 import type { Problem } from "./api";
 
-// Refusals that name no field speak of the schema if they have one of these words.
+// A refusal that names no field is about the schema if it contains one of these words.
 const OF_SCHEMA = /schema|json|root element|property is reserved|\$ref/i;
 
 const FIELDS = [
@@ -11,7 +11,7 @@ const FIELDS = [
   "ordering_key_fields", "ordering_instance_ids", "event_owner_selector", "deduplication",
 ] as const;
 
-/** The reasons by field. Lines about no field are listed under an empty name. */
+/** The reasons by field. Reasons without a field have an empty name. */
 export function reasonsByField(problem: Problem): Map<string, string> {
   const reasons = new Map<string, string>();
   const add = (field: string, text: string) => reasons.set(field, [reasons.get(field), text].filter(Boolean).join("\n"));
@@ -27,7 +27,7 @@ export function reasonsByField(problem: Problem): Map<string, string> {
 
 function mentioned(line: string, problem: Problem): string {
   if (problem.status === 409) return "name";
-  // The longest names first: `partition_key_fields` before what is a part of it.
+  // The longest names come first, because a name may contain a shorter one.
   const words = FIELDS.filter((field) => field.includes("_")).sort((a, b) => b.length - a.length);
   return words.find((field) => line.includes(field)) ?? (OF_SCHEMA.test(line) ? "schema" : "");
 }

@@ -1,4 +1,4 @@
-/** Addresses: everything that the console shows has one behind the `#`, so that it can be shared and gone back to. */
+/** Addresses: each view of the console has an address after the `#`, so that users can share it and return to it. */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -28,7 +28,7 @@ export function go(to: string): void {
   location.hash = to;
 }
 
-/** Changes the address without a step in the history, as while somebody types into a filter. */
+/** Changes the address without a new entry in the history, for example while somebody types into a filter. */
 export function replaceQuery(changes: Record<string, string | undefined>): void {
   const { path, query } = current();
   const merged = { ...Object.fromEntries(query), ...changes };
@@ -41,7 +41,7 @@ export function useRoute(): Route {
   useEffect(() => {
     const changed = () => setRoute(current());
     addEventListener("hashchange", changed);
-    // The address may have changed between the first drawing and this.
+    // The address may have changed after the first rendering.
     changed();
     return () => removeEventListener("hashchange", changed);
   }, []);

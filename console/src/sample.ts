@@ -2,7 +2,7 @@
 
 type Node = Record<string, unknown>;
 
-/** A schema that the sample fits: every field with its type, none required but those that all samples have. */
+/** A schema that accepts the samples: each field with its type. It requires the fields that all samples have. */
 export function schemaOf(samples: unknown[]): Node {
   return typed(samples);
 }
@@ -39,13 +39,13 @@ function isNode(value: unknown): value is Node {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** An event to begin with, as the category and the schema want it. */
+/** An example event that fits the category and the schema. */
 export function eventFor(type: { name: string; category: string; schema: { schema: string } }): unknown {
   let schema: unknown = {};
   try {
     schema = JSON.parse(type.schema.schema);
   } catch {
-    // An event without fields is as good a start as any.
+    // Without a JSON schema, the example has no fields.
   }
   const content = valueFor(schema, schema, 0);
   const own = isNode(content) ? content : {};
@@ -106,7 +106,7 @@ function referred(reference: string, root: unknown): unknown {
     .reduce((at: unknown, step) => (isNode(at) ? at[step] : undefined), root);
 }
 
-/** The events in a text: one event, an array of them, or one a line. Throws an error that says where it is none. */
+/** The events in a text: one event, an array of events, or one event on each line. Throws an error for other texts. */
 export function eventsIn(text: string, parse: (text: string) => unknown = JSON.parse): unknown[] {
   try {
     const value = parse(text);

@@ -1,4 +1,4 @@
-/** Divides `total` as evenly as can be, giving nobody more than there is: `fairShares(5, [1, 9, 9])` is `[1, 2, 2]`. */
+/** Divides `total` as evenly as possible, with no share above its limit: `fairShares(5, [1, 9, 9])` is `[1, 2, 2]`. */
 export function fairShares(total: number, available: number[]): number[] {
   const shares = available.map(() => 0);
   let left = total;

@@ -1,20 +1,20 @@
-/** Signing in at an issuer of tokens: OIDC, authorization code with PKCE. */
+/** Sign-in at an issuer of tokens, by OIDC: the authorization code flow with PKCE. */
 
 import { problemFrom, signIn } from "./api";
 import { config } from "./config";
 
 export type Issuer = { authorize: string; token: string; client: string; scope?: string };
 
-// What has to survive the way to the issuer and back.
+// The key of the values that `finish` needs after the browser returns from the issuer.
 const UNDER_WAY = "nakadi.sign-in";
-// How to get the next token, and when.
+// The key of the refresh token and the time at which to use it.
 const RENEWAL = "nakadi.renewal";
-// Before a token expires, in milliseconds.
+// How long before its expiration a token is renewed, in milliseconds.
 const EARLY = 30_000;
 
 const here = () => location.origin + location.pathname;
 
-/** The issuer that the operator of the console has named; `null` if tokens are entered by hand. */
+/** The issuer that the operator has configured, or `null` if users enter tokens by hand. */
 export async function issuer(): Promise<Issuer | null> {
   return (await config()).sign_in;
 }
@@ -22,7 +22,7 @@ export async function issuer(): Promise<Issuer | null> {
 const text = (bytes: Uint8Array) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 const random = () => text(crypto.getRandomValues(new Uint8Array(32)));
 
-/** Leaves for the issuer, which sends the browser back here. */
+/** Sends the browser to the issuer, which sends it back to this page. */
 export async function begin(at: Issuer): Promise<void> {
   const [state, verifier] = [random(), random()];
   sessionStorage.setItem(UNDER_WAY, JSON.stringify({ state, verifier, hash: location.hash }));
@@ -39,7 +39,7 @@ export async function begin(at: Issuer): Promise<void> {
   location.assign(`${at.authorize}?${query}`);
 }
 
-/** Goes on with a sign-in that comes back from the issuer. Returns why it failed, or nothing. */
+/** Completes a sign-in after the browser returns from the issuer. Returns why it failed, or an empty text. */
 export async function finish(): Promise<string> {
   const query = new URLSearchParams(location.search);
   if (!query.has("state")) {
@@ -49,7 +49,7 @@ export async function finish(): Promise<string> {
   const begun = JSON.parse(sessionStorage.getItem(UNDER_WAY) ?? "{}") as { state?: string; verifier?: string; hash?: string };
   sessionStorage.removeItem(UNDER_WAY);
   history.replaceState(null, "", here() + (begun.hash ?? ""));
-  // Without this another page could have a user signed in as somebody else.
+  // Without this check, another website could sign in a user as somebody else.
   if (!begun.state || begun.state !== query.get("state")) return "The sign-in began in another tab.";
   const code = query.get("code");
   if (!code) return query.get("error_description") ?? query.get("error") ?? "The issuer sent no code.";
@@ -83,7 +83,7 @@ async function exchange(at: Issuer, grant: Record<string, string>): Promise<void
 
 let timer: ReturnType<typeof setTimeout> | undefined;
 
-/** Gets the next token before the one in use expires. If that fails, the broker's refusal leads to a new sign-in. */
+/** Gets a new token before the present one expires. If that fails, the broker's refusal leads to a new sign-in. */
 function renewInTime(): void {
   clearTimeout(timer);
   const stored = sessionStorage.getItem(RENEWAL);

@@ -1,21 +1,21 @@
-/** Reading events as they come: server-sent events over `fetch`, which unlike an event source can send a token. */
+/** Reads events as they arrive: server-sent events by `fetch`, because an `EventSource` cannot send a token. */
 
 import { address, Problem, problemOf, send } from "./api";
 
 export type Cursor = { partition: string; offset: string };
-/** The text is as the event was stored, with all digits of its numbers. */
+/** `text` is the event as it was stored, with all digits of its numbers. */
 export type Received = Cursor & { event: unknown; text: string };
 
 export type Stream = {
-  /** Cursors to begin behind; without them all partitions are read from now on. */
+  /** The cursors after which reading begins. Without them, the stream reads all partitions from now on. */
   cursors?: Cursor[];
   onEvents: (events: Received[]) => void;
-  /** The cursors of all partitions, to go on from. */
+  /** Called with the cursors of all partitions, with which a later stream can continue. */
   onCursors: (cursors: Cursor[]) => void;
   onOpen: () => void;
 };
 
-/** Reads until `signal` is aborted or the broker ends the stream. Each event comes alone, so that each has its cursor. */
+/** Reads until `signal` is aborted or the stream ends. Each batch has one event, so each event has its cursor. */
 export async function read(eventType: string, stream: Stream, signal: AbortSignal): Promise<void> {
   const url = `${address}/event-types/${encodeURIComponent(eventType)}/events?batch_limit=1&batch_flush_timeout=5`;
   const headers = new Headers({ Accept: "text/event-stream" });
@@ -60,7 +60,7 @@ const EVENTS = '"events":[';
 
 function eventsOf(data: string): Received[] {
   const batch = JSON.parse(data) as { cursor: Cursor; events?: unknown[] };
-  // There is one at most, for that is what was asked for.
+  // There is at most one event, because `batch_limit` is 1.
   const text = data.slice(data.indexOf(EVENTS) + EVENTS.length, data.lastIndexOf("]"));
   return (batch.events ?? []).map((event) => ({ ...batch.cursor, event, text }));
 }
@@ -70,7 +70,7 @@ function problemIn(data: string): Problem {
   return new Problem(body.status ?? 0, body.title ?? "The stream ended", body.detail ?? "", "");
 }
 
-/** One event by its place; `undefined` if there is none any more. */
+/** The event after a cursor, or `undefined` if there is none. */
 export async function readOne(eventType: string, before: Cursor, signal: AbortSignal): Promise<Received | undefined> {
   const stopping = new AbortController();
   const stop = () => stopping.abort();

@@ -384,7 +384,7 @@ def test_no_token_reaches_another_broker(run_mirror, source, monkeypatch):
     assert run_mirror(name, "--once").code == 0
 
 
-def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
+def test_the_mirror_copies_new_events_until_it_is_interrupted(source, target, tmp_path):
     """Without `--once`, the mirror copies new events until Ctrl-C. (M3)"""
     name = create(source)
     places = ["--from", str(source.base_url), "--to", str(target.base_url), "--state", str(tmp_path / "state.json")]

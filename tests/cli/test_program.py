@@ -35,7 +35,7 @@ def test_help_imports_neither_the_broker_nor_what_takes_long():
     assert len([each for each in imported if each.startswith("nakadi_cli")]) <= 7
 
 
-def test_it_runs_as_a_program(broker):
+def test_the_command_line_runs_as_a_module(broker):
     """`python -m nakadi_cli` is the command line, and ends with its exit code."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "nakadi_cli", "event-types", "get", "no.such", "--url", broker.url],
@@ -152,7 +152,7 @@ def test_the_list_of_commands_says_of_each_what_it_is_for():
         assert line
 
 
-def test_it_says_its_version(run):
+def test_the_command_line_prints_its_version(run):
     """`nakadi --version` prints the version of the distribution."""
     assert run("--version").out == f"nakadi {__version__}\n"
 

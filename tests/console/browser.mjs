@@ -1,4 +1,4 @@
-/** A browser for the tests of the console, and what they say to it and to the broker. */
+/** A browser for the tests of the console, and functions to use it and the broker. */
 
 import { after, before, test as nodeTest } from "node:test";
 import assert from "node:assert/strict";
@@ -9,7 +9,7 @@ export { hasBrowser, screenshots } from "./launch.mjs";
 
 const axe = installed.resolve("axe-core/axe.min.js");
 
-/** Where the broker is, and a token for it if it wants one. */
+/** The broker's URL, and a token if the broker requires one. */
 export const broker = process.env.BROKER;
 export const token = process.env.TOKEN ?? "";
 
@@ -20,13 +20,13 @@ before(async () => {
 });
 after(() => browser?.close());
 
-// That of `make run ENGINE=aws-local`.
+// The stream of `make run ENGINE=aws-local`.
 const STREAM = "nakadi-laptop";
 
-// What a busy machine may need; nothing waits for so long that can be had sooner.
+// A busy machine may need so long. Tests continue as soon as the awaited element is there.
 const PATIENCE = 60_000;
 
-/** A test with a page of its own; a message of the browser about an error in the page fails it. */
+/** A test with its own page. It fails if the browser reports an error of the page. */
 export function test(sentence, work, options = {}) {
   nodeTest(sentence, async () => {
     const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
@@ -53,7 +53,7 @@ export function test(sentence, work, options = {}) {
   });
 }
 
-/** What was downloaded; the browser may be another program's, so there is no path to it. */
+/** The content of a download. Another process may have started the browser, so there is no path to its file. */
 export async function textOf(download) {
   let text = "";
   for await (const part of (await download.createReadStream()).setEncoding("utf8")) text += part;
@@ -65,7 +65,7 @@ export async function open(page, address = "") {
   await page.goto(`${broker}/console/${address}`);
 }
 
-/** Keeps a picture of the page in both themes, with `PICTURES=1`: drawing takes most of the time. */
+/** Stores a picture of the page in both themes, but only with `PICTURES=1`, because drawing takes most of the time. */
 export async function picture(page, name) {
   if (!process.env.PICTURES) return;
   for (const colorScheme of ["light", "dark"]) {
@@ -74,15 +74,15 @@ export async function picture(page, name) {
   }
 }
 
-// Rules of axe about colors; the others find the same in each theme.
+// The rules of axe about colors. All other rules find the same problems in each theme.
 const ABOUT_COLORS = ["color-contrast", "link-in-text-block"];
 
-/** What axe finds serious or critical, in both themes. */
+/** Fails if axe finds a serious or critical problem in one of the themes. */
 export async function accessible(page) {
   for (const [colorScheme, some] of [["light", {}], ["dark", { runOnly: ABOUT_COLORS }]]) {
     await page.emulateMedia({ colorScheme });
     if (!(await page.evaluate(() => "axe" in window))) {
-      // By the protocol of the browser, for the policy of the page lets no other script in.
+      // The script comes through the browser's protocol, because the page's policy does not admit other scripts.
       const { readFileSync } = await import("node:fs");
       await page.evaluate(readFileSync(axe, "utf8"));
     }
@@ -93,7 +93,7 @@ export async function accessible(page) {
   }
 }
 
-/** Calls the broker as any other client does; what it refuses is an error. */
+/** Calls the broker's API. A refusal throws an error. */
 export async function call(method, path, body) {
   const response = await fetch(broker + path, {
     method,
@@ -105,7 +105,7 @@ export async function call(method, path, body) {
   return text ? JSON.parse(text) : undefined;
 }
 
-/** Creates an event type; what is not given is as simple as can be. */
+/** Creates an event type. Members that are not in `fields` have the simplest possible values. */
 export async function eventType(name, fields = {}) {
   const { schema = {}, ...rest } = fields;
   await call("POST", "/event-types", {
@@ -117,7 +117,8 @@ export async function eventType(name, fields = {}) {
   });
 }
 
-/** The configuration of another storage that is like the usual one: of Kinesis in its own stream, which is named for it. */
+/** The configuration for another storage of the same type as the default one. For Kinesis, it names the local stream.
+ * */
 export async function configurationOfAnother() {
   const [usual] = await call("GET", "/storages");
   return usual.storage_type === "kinesis" ? { stream: STREAM } : usual[`${usual.storage_type}_configuration`];

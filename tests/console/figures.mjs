@@ -1,4 +1,4 @@
-/** How fast the console is: run by `make bench-console`, which gives it a broker, and prints what it found. */
+/** Measures the speed of the console. `make bench-console` runs it with a broker and prints the results. */
 
 import { readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";

@@ -1,4 +1,4 @@
-/** How a browser is found and started: for tests, each with one of its own, and for `serve_browser.mjs`. */
+/** Finds and starts a browser, for tests with their own browser and for `serve_browser.mjs`. */
 
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync } from "node:fs";
@@ -11,7 +11,7 @@ export const { chromium } = installed("playwright-core");
 export const screenshots = join(root, ".cache/console/screenshots");
 const unpacked = join(root, ".cache/console/browser");
 
-/** The program: one that the environment names, the one of the npm package, or the system's. */
+/** The browser's program: the one that the environment names, the one of the npm package, or the system's. */
 function program() {
   const places = (process.env.PATH ?? "").split(delimiter);
   const named = ["chromium", "chromium-browser", "google-chrome"].flatMap((name) => places.map((at) => join(at, name)));
@@ -19,7 +19,7 @@ function program() {
   return found;
 }
 
-/** Whether libraries are missing; a copy of them came with the browser. */
+/** Whether the system lacks libraries, a copy of which came with the browser. */
 function lacksLibraries(path) {
   try {
     return execFileSync("ldd", [path], { encoding: "utf8" }).includes("not found");
@@ -30,7 +30,7 @@ function lacksLibraries(path) {
 
 export const hasBrowser = program() !== undefined;
 
-/** What playwright needs to start it. */
+/** The options with which Playwright starts the browser. */
 export function launchOptions() {
   mkdirSync(screenshots, { recursive: true });
   const executablePath = program();

@@ -1,4 +1,4 @@
-/** A reporter of node's test runner: one line of JSON for every test. */
+/** A reporter for Node's test runner: one line of JSON for each test. */
 
 export default async function* lines(source) {
   for await (const { type, data } of source) {

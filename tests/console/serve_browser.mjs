@@ -1,4 +1,4 @@
-/** Starts a browser that the scripts of all tests share, prints its address, and ends with its standard input. */
+/** Starts a browser that the scripts of all tests share, and prints its address. Ends when its standard input ends. */
 
 import { chromium, launchOptions } from "./launch.mjs";
 

@@ -40,7 +40,7 @@ test("ten thousand event types are listed, sorted and searched without drawing t
     ...one,
     name: `team-${at % 97}.thing-${at}`,
   }));
-  // What was measured is in the event type itself, and asked for those in sight.
+  // The measurements are in each event type itself. The console requests them for visible rows.
   let asked = 0;
   await page.route(/\/event-types\/team-/, (route) => {
     asked++;
@@ -48,7 +48,7 @@ test("ten thousand event types are listed, sorted and searched without drawing t
     const measured_statistic = { messages_per_minute: at, message_size: 500 + at, read_parallelism: 1, write_parallelism: 1 };
     return route.fulfill({ json: { ...many[at], measured_statistic } });
   });
-  // In parts: the first is seen while the next one is still on its way.
+  // The list arrives in parts: the first part is shown while the next one is still loading.
   let goOn;
   const seen = new Promise((resolve) => (goOn = resolve));
   await page.route(/\/event-types\?/, async (route) => {
@@ -68,7 +68,7 @@ test("ten thousand event types are listed, sorted and searched without drawing t
   await page.getByRole("row").filter({ hasText: "team-96.thing-9990" }).getByRole("cell", { name: "9,990" }).waitFor();
   assert.ok(asked < 200, `${asked} were asked for`);
   await picture(page, "event-types-many");
-  // All that were found are asked for, also those that nobody has seen.
+  // The console requests all event types found by the search, even if their rows were never visible.
   await page.getByLabel("Search names").fill("team-96");
   await page.getByText("103 of 10,000 event types", { exact: true }).waitFor();
   await page.getByRole("button", { name: "Events / min" }).click();

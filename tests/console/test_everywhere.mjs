@@ -12,7 +12,7 @@ const parked = (number, more = {}) => ({
   failed_commits: 3, stored_at: "2026-01-02T03:04:05Z", parked_at: "2026-01-02T03:04:05Z", ...more,
 });
 
-/** An event type and a subscription with something in them, and the parked events of the subscription. */
+/** Creates an event type with events and a subscription to it, with pretended parked events. */
 async function withData(page) {
   const [known] = (await call("GET", "/subscriptions?owning_application=everywhere")).items;
   let id = known?.id;
@@ -30,7 +30,7 @@ async function withData(page) {
   return id;
 }
 
-/** Presses Tab until what has the focus has this name; it has to be reached. */
+/** Presses Tab until an element with this name has the focus. Fails if none gets it. */
 async function walkTo(page, name) {
   const passed = [];
   for (let step = 0; step < 60; step++) {
@@ -93,7 +93,7 @@ test("a storage and a feature are changed by keyboard alone", async (page) => {
   await walkTo(page, "Add a storage…");
   await page.keyboard.press("Enter");
   await page.getByRole("dialog").waitFor();
-  // What is behind a dialog is not reached from it.
+  // Tab does not reach elements behind a dialog.
   for (let step = 0; step < 12; step++) {
     await page.keyboard.press("Tab");
     assert.ok(await page.evaluate(() => document.activeElement === document.body || !!document.activeElement.closest("dialog")));

@@ -1,7 +1,7 @@
 import { accessible, assert, broker, eventType, open, picture, test, token } from "./browser.mjs";
 
 test("a user signs in at the issuer, comes back to the same page, and signs out", async (page) => {
-  // What was measured is asked for in the list, also of the broker's own event types, which are not for everyone.
+  // The list requests measurements of all event types, also of the broker's own, which not everyone may view.
   page.expectErrors(/40[13]/);
   await eventType("order.secret");
   await open(page, "#/event-types/order.secret");

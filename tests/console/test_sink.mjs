@@ -1,7 +1,7 @@
 import { createServer } from "node:http";
 import { accessible, assert, call, eventType, open, picture, test } from "./browser.mjs";
 
-/** A receiver that answers as `decide` says; it keeps the numbers of the events that it took. */
+/** A receiver that answers as `decide` says. It keeps the numbers of the accepted events. */
 async function receiver() {
   const found = { decide: () => [204, ""], taken: [] };
   const server = createServer((request, response) => {
@@ -15,7 +15,7 @@ async function receiver() {
     });
   });
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
-  // It keeps no process alive.
+  // The server does not keep the process alive.
   server.unref();
   found.url = `http://127.0.0.1:${server.address().port}/hook`;
   return found;

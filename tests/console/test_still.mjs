@@ -1,4 +1,5 @@
-/** Draws a picture of the console as text: what the browser shows, box by box. docs/console.svg is one, in the README. */
+/** Draws a picture of the console as an SVG file, box by box as the browser shows it. The README has docs/console.svg.
+ * */
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
@@ -8,7 +9,7 @@ const root = resolve(import.meta.dirname, "../..");
 const target = process.env.PICTURE ?? join(root, ".cache/console/screenshots/console.svg");
 const SIZE = { width: 1080, height: 620 };
 
-/** Runs in the page: every box that has a colour or a border, and every line of text, where the browser has put it. */
+/** Runs in the page: each box with a color or a border, and each line of text, with its position in the browser. */
 function drawn({ width, height }) {
   const escaped = (text) => text.replace(/[&<>"]/g, (found) => `&#${found.charCodeAt(0)};`);
   const round = (number) => Math.round(number * 10) / 10;
@@ -16,7 +17,7 @@ function drawn({ width, height }) {
   const hex = (color) => `#${color.match(/\d+/g).slice(0, 3).map((each) => Number(each).toString(16).padStart(2, "0")).join("")}`;
   const parts = [];
 
-  /** What is cut off by the boxes around an element. */
+  /** The part of an element that the boxes around it do not cut off. */
   const clipOf = (element) => {
     const clip = { left: 0, top: 0, right: width, bottom: height };
     for (let each = element; each && each !== document.body; each = each.parentElement) {
@@ -69,7 +70,7 @@ function drawn({ width, height }) {
       range.setEnd(node, from + length);
       return range.getClientRects();
     };
-    // A word that is broken into lines is looked at letter by letter.
+    // A word that breaks across lines is measured letter by letter.
     const pieces = [...node.data.matchAll(/\S+/g)].flatMap(({ 0: word, index }) =>
       rectsOf(index, word.length).length > 1 ? [...word].map((letter, at) => [letter, index + at, at ? "" : " "]) : [[word, index, " "]]);
     for (const [word, index, space] of pieces) {

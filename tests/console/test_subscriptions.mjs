@@ -14,9 +14,9 @@ const subscribe = (owner, event_types, more = {}) =>
   call("POST", "/subscriptions", { owning_application: owner, event_types, read_from: "begin", ...more });
 const publish = (name, ...events) => call("POST", `/event-types/${name}/events`, events);
 
-/**
- * Opens a stream, and reads it until it ends, or until `seen` says that its events are enough; it stays open then. While
- * an earlier stream has the partition still, it is opened again.
+/** Opens a stream, and reads it until it ends, or until `seen` accepts its events: then the stream stays open. The
+ * function
+ * opens the stream again as long as an earlier stream has the partition.
  */
 async function consume(id, parameters, seen = () => false) {
   const stopping = new AbortController();
@@ -41,9 +41,9 @@ async function consume(id, parameters, seen = () => false) {
   return found;
 }
 
-/** Reads and commits so many events. */
+/** Reads and commits `number` events. */
 async function catchUp(id, number) {
-  // Nothing that is not committed may be left, for that keeps the partition until the commit timeout.
+  // With uncommitted events, the stream would keep the partition until the commit timeout.
   const limits = { batch_limit: 1, stream_limit: number, max_uncommitted_events: number, commit_timeout: 60 };
   const { stream, batches, end } = await consume(id, limits, ({ length }) => length === number);
   const response = await fetch(`${broker}/subscriptions/${id}/cursors`, {
@@ -55,7 +55,7 @@ async function catchUp(id, number) {
   end();
 }
 
-/** Fails at the first event of a subscription that parks, until it is parked. */
+/** Reads the first event of a subscription without a commit, again and again, until the event is parked. */
 async function failUntilParked(id) {
   for (let round = 0; round < 20; round++) {
     const { items } = await call("GET", `/subscriptions/${id}/parked-events`);
@@ -83,7 +83,7 @@ test("subscriptions are listed with what waits, and found by words and owner", a
   const row = page.getByRole("row").filter({ hasText: "list-shipping / default" });
   await row.getByRole("cell", { name: "7", exact: true }).waitFor();
   await row.getByText("not read").waitFor();
-  // From the one that is furthest behind: nothing of the other one has been read.
+  // The subscription that is furthest behind comes first: the other one has not been read yet.
   const first = page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1);
   await page.getByRole("button", { name: "Waiting", exact: true }).click();
   await first.getByText("list-shipping").waitFor();
@@ -141,12 +141,12 @@ test("of five thousand subscriptions only those in sight are drawn and measured"
   await picture(page, "subscriptions-many");
   await page.getByLabel("Search subscriptions").fill("team-96");
   await page.getByText("51 of 5,000 subscriptions").waitFor();
-  // All that were found are measured, also those that nobody has seen.
+  // All subscriptions found by the search are measured, even if their rows were never visible.
   await page.getByRole("button", { name: "Waiting", exact: true }).click();
   await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("team-96 / 4946").waitFor();
   assert.ok(asked < 250, `${asked} were measured`);
   assert.equal(pages, 0);
-  // Where they are many, they are measured together.
+  // Many subscriptions are measured together.
   await page.getByLabel("Search subscriptions").fill("");
   await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("/ 4999").waitFor();
   await page.getByText("5,000 subscriptions", { exact: true }).waitFor();
@@ -238,7 +238,7 @@ test("a partition that is given back in the middle of an event is free at once",
   await dialog.getByRole("button", { name: "Give it back" }).click();
   await page.getByText("Consumers have the partition again").waitFor();
   await dialog.waitFor({ state: "detached" });
-  // There is one partition, so a stream that still had it would leave no room for this one.
+  // There is one partition, so a stream that still had it would leave no room for the new stream.
   const { events, end } = await consume(id, { batch_limit: 1 }, ({ length }) => length > 0);
   end();
   assert.equal(events[0].n, "the first");
@@ -248,7 +248,7 @@ test("a partition is taken from a stream, its event looked at and committed, and
   await eventType("take.it");
   await publish("take.it", { n: "the first" }, { n: "the second" });
   const { id } = await subscribe("taking", ["take.it"]);
-  // It does not commit, and has to give the partition up; a slow machine may find that it has.
+  // The stream does not commit, so it has to give up the partition. On a slow machine it already has.
   const reading = await consume(id, { batch_limit: 1, commit_timeout: 5 }, ({ length }) => length > 0);
   await open(page, `#/subscriptions/${id}`);
   await page.getByRole("button", { name: "Take over take.it 0" }).click();
@@ -278,7 +278,7 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   await open(page, `#/subscriptions/${id}?tab=parked`);
   await page.getByRole("heading", { name: "No event is parked" }).waitFor();
   await failUntilParked(id);
-  // What has the same key follows as soon as a stream comes to it.
+  // Events with the same key follow as soon as a stream reads them.
   const rest = await consume(id, { batch_limit: 1 }, ({ length }) => length > 0);
   rest.end();
   await open(page);

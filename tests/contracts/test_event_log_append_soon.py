@@ -16,7 +16,7 @@ from tests.support.engines import LogUnderTest, a_record, append_async, read_eve
 from tests.support.patience import PATIENCE, run_in_threads
 
 
-def test_it_stores_what_append_would(log: LogUnderTest):
+def test_append_soon_stores_what_append_would(log: LogUnderTest):
     """The outcomes are the same as those of `append`, and every read after the call of `done` sees the stored
     events."""
     topic = log.a_topic(partitions=2)

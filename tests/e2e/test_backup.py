@@ -121,7 +121,7 @@ def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
             assert [each["n"] for each in stream.consumed(there - 3)] == [*range(4, there), "new"]
 
 
-def test_it_says_what_is_elsewhere(tmp_path, capsys):
+def test_the_backup_command_names_data_outside_the_folder(tmp_path, capsys):
     """The command names stores and archives outside the data folder, because they are not in the backup. (B2)"""
     busy = BusyFolder(tmp_path / "data")
     busy.publish(3)

@@ -51,7 +51,7 @@ def start_program(*arguments):
         yield Program(process)
 
 
-def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
+def test_the_greeting_names_the_address_and_the_data_file(tmp_path):
     """The greeting names the address and the data file."""
     with start_program("--data", str(tmp_path / "new" / "folder")) as program:
         assert f"Everything is kept in {tmp_path / 'new' / 'folder' / 'nakadi.db'}\n" in program.greeting
@@ -78,7 +78,7 @@ def test_its_curl_lines_work_when_pasted():
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_cleanly_with_a_client_connected(how):
+def test_the_program_ends_cleanly_with_a_connected_client(how):
     """Ctrl-C ends the program without a traceback, although clients are connected."""
     with start_program("--engine=memory") as program, Wire(program.url) as wire:
         wire.send("GET /health HTTP/1.1").response()
@@ -86,7 +86,7 @@ def test_it_ends_cleanly_with_a_client_connected(how):
         assert program.end(how) == (0, "")
 
 
-def test_it_ends_cleanly_from_every_moment_of_its_start(tmp_path):
+def test_the_program_ends_cleanly_at_each_step_of_its_start(tmp_path):
     """Ctrl-C before the greeting ends it with 130; SIGTERM, and both signals after the greeting, end it with 0; never
     with a traceback.
     """
@@ -189,7 +189,7 @@ def test_its_logs_can_be_read_by_machines():
     assert "hush-hush" not in said
 
 
-def test_it_is_quiet_by_default():
+def test_the_program_logs_no_requests_by_default():
     """By default, the program logs nothing about requests, not even about invalid ones."""
     with start_program("--engine=memory") as program:
         http.get(f"{program.url}/event-types")

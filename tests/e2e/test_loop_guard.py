@@ -218,7 +218,7 @@ def fresh_broker(tmp_path) -> Iterator[FreshBroker]:
 
 
 @pytest.mark.parametrize("scene", [scene for scene, _ in SCENES], ids=IDS)
-def test_it_goes_to_a_thread(fresh_broker, scene):
+def test_blocking_work_goes_to_a_thread(fresh_broker, scene):
     """Work that would block goes to a thread: the request is answered, and nothing blocks the loop."""
     list(scene(fresh_broker))
 

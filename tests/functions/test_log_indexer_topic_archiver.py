@@ -148,7 +148,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
     assert "IndexLag" not in told
 
 
-def test_it_reads_the_settings_that_it_is_given(broker, environment):
+def test_the_function_gets_exactly_the_settings_that_it_reads(broker, environment):
     """The deployment gives the function every setting that it reads here, and none that it does not."""
     environment.delenv("NAKADI_AUTH")
     publish(broker, "a", 2)
@@ -159,7 +159,7 @@ def test_it_reads_the_settings_that_it_is_given(broker, environment):
     assert watched.read - TELEMETRY_SETTINGS == TOPIC_ARCHIVER.settings
 
 
-def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):
+def test_the_archiver_reports_how_long_the_oldest_event_has_waited(broker, capsys):
     """The delay is the age of the oldest event that was not archived when the run began."""
 
     class ClockInAnHour(SystemClock):

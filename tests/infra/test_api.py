@@ -31,7 +31,7 @@ def integration(paths, operation):
     return paths[operation.path][operation.method.lower()]["x-amazon-apigateway-integration"]
 
 
-def test_it_is_made_of_our_description(paths):
+def test_the_api_has_every_described_operation(paths):
     """The API has every described operation, and beside these only the catch-all."""
     described = gateway_document()["paths"]
 
@@ -298,7 +298,7 @@ def test_what_needs_no_token_is_throttled_apart(serving):
         assert (each["HttpMethod"], each["ThrottlingRateLimit"], each["ThrottlingBurstLimit"]) == ("GET", 20, 40)
 
 
-def test_it_is_at_the_root_of_its_host(serving, api):
+def test_the_api_is_at_the_root_of_its_domain(serving, api):
     """With a domain, the path has no prefix, and no other address works."""
     mapping = serving.one("AWS::ApiGateway::BasePathMapping")
     domain = serving.one("AWS::ApiGateway::DomainName")

@@ -42,7 +42,7 @@ def test_without_a_host_of_its_own_there_is_none(serving):
     assert "--direct" not in [text(word) for word in container["Command"]]
 
 
-def test_it_speaks_tls_alone(large_deployment, public_balancer):
+def test_the_balancer_listens_only_with_tls(large_deployment, public_balancer):
     """The balancer's only listener has the host's certificate, and accepts no outdated version of TLS."""
     _, listener = public_balancer
 
@@ -85,7 +85,7 @@ def test_what_is_let_through_is_served():
     assert reached.isdisjoint({"create_subscription", "delete_subscription", "get_metrics", "get_health"})
 
 
-def test_it_is_reached_by_tls_and_reaches_the_tasks(large_deployment):
+def test_everyone_reaches_the_balancer_and_only_it_reaches_the_tasks(large_deployment):
     """Everyone reaches the balancer by TLS; only the balancer reaches the port of the tasks."""
     groups = {
         each["GroupDescription"]: (name, each)

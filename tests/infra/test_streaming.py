@@ -137,7 +137,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
     assert on_streams["CustomizedMetricSpecification"]["MetricName"] == "OpenStreams"
 
 
-def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, options):
+def test_the_service_reports_streams_under_the_name_that_scaling_uses(serving, options):
     """The service reports its metrics under the name that scaling uses."""
     metrics = [
         each["TargetTrackingScalingPolicyConfiguration"].get("CustomizedMetricSpecification", {})

@@ -46,7 +46,7 @@ def wheel(tmp_path_factory):
     return build_distribution("wheel", PACKAGE, tmp_path_factory.mktemp("wheel"))
 
 
-def test_it_works_without_the_broker(wheel, tmp_path):
+def test_the_client_works_without_the_broker(wheel, tmp_path):
     """With only the requirements of its metadata, a program can import every module, and publish and consume events."""
     folder = tmp_path / "env"
     venv.EnvBuilder(symlinks=True).create(folder)

@@ -50,7 +50,7 @@ def test_a_metric_is_a_line():
     assert line["service"] == "nakadi-dev-streaming"
 
 
-def test_it_is_reported_again_and_again():
+def test_a_service_reports_its_streams_until_it_is_cancelled():
     """Until it is cancelled, a service reports its number of streams in whole lines, and each newly damaged object
     once.
     """

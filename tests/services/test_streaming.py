@@ -62,7 +62,7 @@ def test_a_load_balancer_sees_that_it_is_well(shared_environment):
         assert service.end() == (0, "")
 
 
-def test_it_can_speak_tls_to_the_load_balancer(shared_environment):
+def test_the_service_can_use_tls_to_the_load_balancer(shared_environment):
     """With `--tls`, the service uses a certificate that it signs itself, which a load balancer accepts."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
@@ -95,7 +95,7 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_enviro
 
 
 @pytest.mark.long
-def test_it_ends_cleanly_from_every_moment_of_its_start(shared_environment):
+def test_the_service_ends_cleanly_at_each_step_of_its_start(shared_environment):
     """Ctrl-C before the first line ends the service with 130. SIGTERM at any time, and Ctrl-C after that line, end
     it with 0. It never prints a traceback.
     """
@@ -233,7 +233,7 @@ def test_nothing_else_is_served(shared_environment):
         ({"NAKADI_LONGEST_STREAM_SECONDS": "long"}, "NAKADI_LONGEST_STREAM_SECONDS"),
     ],
 )
-def test_it_says_why_it_cannot_start(environment, named):
+def test_the_service_says_why_it_cannot_start(environment, named):
     """If the service cannot start, a sentence on standard error names the fault."""
     with launch_service(environment) as process:
         _, said = process.communicate(timeout=PATIENCE)

@@ -29,10 +29,9 @@ import org.apache.hadoop.fs.Seekable;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.util.Progressable;
 
-/**
- * Objects of an S3 as files of Hadoop, over plain HTTP: what EMRFS is on Glue. Janino compiles this: no lambdas.
- *
- * A folder is an object with a slash at the end, or what objects have as their beginning.
+/** Objects in S3 as Hadoop files, over plain HTTP, as by EMRFS on Glue. Janino compiles this class, so it has no
+ * lambdas.
+ * A folder is an object whose key ends with a slash, or a prefix of the keys of objects.
  */
 public class S3Files extends FileSystem {
     private static final Pattern OBJECT = Pattern.compile("<Contents>(.*?)</Contents>", Pattern.DOTALL);

@@ -1,4 +1,4 @@
-/** Bars beside each other's names, each with its value as text. */
+/** A bar for each name, with its value as text. */
 
 import "./bars.css";
 

@@ -1,4 +1,4 @@
-/** A dialog that asks before something is destroyed: the name of the thing has to be typed. */
+/** A dialog that asks for a confirmation before a destructive action: users have to type the name of its object. */
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -11,7 +11,7 @@ export function ConfirmByName({ name, title, action, children, onConfirm, onClos
   title: string;
   action: string;
   children: ComponentChildren;
-  /** Does it; what it throws is shown in the dialog, which stays open. */
+  /** Performs the action. If it throws an error, the dialog shows the error and stays open. */
   onConfirm: () => Promise<unknown>;
   onClose: () => void;
 }) {
@@ -46,7 +46,7 @@ export function ConfirmByName({ name, title, action, children, onConfirm, onClos
   );
 }
 
-/** A modal dialog. Escape closes it, and the focus goes back to where it was. */
+/** A modal dialog. Escape closes it, and the focus returns to the earlier element. */
 export function Dialog({ title, children, onClose }: {
   title: string;
   children: ComponentChildren;

@@ -1,4 +1,4 @@
-/** Two versions of a document beside each other: which paths changed, and the lines. */
+/** The differences between two versions of a document: the changed paths, and the lines of both versions. */
 
 import { changes, type Line, lines } from "../difference";
 
@@ -33,7 +33,7 @@ function short(value: unknown): string {
   return text.length > 80 ? `${text.slice(0, 80)}…` : text;
 }
 
-// Lines around a change that stay in sight.
+// How many lines before and after a change are shown.
 const AROUND = 3;
 
 function folded(all: Line[]): Line[] {

@@ -3,7 +3,7 @@
 import { cloneElement, type ComponentChildren, type VNode } from "preact";
 import { useId } from "preact/hooks";
 
-/** A label above its control. A hint, and what is wrong with the value, stand below it and describe it. */
+/** A control with its label above, and with a hint and the error of its value below. */
 export function Labelled({ text, hint, error, children }: {
   text: string;
   hint?: ComponentChildren;
@@ -26,7 +26,7 @@ export function Labelled({ text, hint, error, children }: {
   );
 }
 
-/** The search field of a page; the key `/` leads to it. */
+/** The search field of a page. The key `/` moves the focus to it. */
 export function Search({ label, value, onChange }: { label: string; value: string; onChange: (text: string) => void }) {
   return (
     <input type="search" aria-label={label} placeholder={`${label} ( / )`} value={value} autocomplete="off"
@@ -34,7 +34,7 @@ export function Search({ label, value, onChange }: { label: string; value: strin
   );
 }
 
-/** One of a few values; the first choice, with an empty value, is all of them. */
+/** A choice of one value. The first option has an empty value and often stands for all values. */
 export function Choice({ label, value, options, onChange }: {
   label: string;
   value: string;

@@ -1,9 +1,9 @@
-/** Notices in place of data: there are none yet, they are loading, or the reason why they cannot be shown. */
+/** Notices in place of data: there is no data yet, it is being loaded, or it cannot be loaded, with the reason. */
 
 import type { ComponentChildren } from "preact";
 import type { Loaded, Problem } from "../api";
 
-/** Says that there is nothing, and, as its children, what to do next. */
+/** Says that there is no data, and, in `children`, what to do next. */
 export function EmptyState({ title, children }: { title: string; children: ComponentChildren }) {
   return (
     <section class="empty">
@@ -13,7 +13,7 @@ export function EmptyState({ title, children }: { title: string; children: Compo
   );
 }
 
-/** A refusal or failure with its reasons, and the flow id by which the log of the broker can be searched. */
+/** A refusal or failure with its reasons, and the flow id, by which users find the request in the broker's log. */
 export function ProblemNotice({ problem, retry }: { problem: Problem; retry?: () => void }) {
   return (
     <section class="problem" role="alert">
@@ -28,7 +28,7 @@ export function ProblemNotice({ problem, retry }: { problem: Problem; retry?: ()
   );
 }
 
-/** The data, or a notice until they are loaded. */
+/** The data, or a notice until it is loaded. */
 export function Await<T>({ of, children }: { of: Loaded<T>; children: (data: T) => ComponentChildren }) {
   if (of.data !== undefined) {
     return (

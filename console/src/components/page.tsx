@@ -1,9 +1,9 @@
-/** The head of a page, tabs, and other parts that pages share. */
+/** The header of a page, tabs, and other parts that pages share. */
 
 import type { ComponentChildren } from "preact";
 
 export type PageProps = {
-  /** The parts of the address that stand in the place of `:name`, in order. */
+  /** The parts of the address in the places of `:name` and `:id`, in order. */
   names: string[];
   query: URLSearchParams;
 };
@@ -37,7 +37,7 @@ export function Tabs({ label, tabs }: { label: string; tabs: { text: string; to:
   );
 }
 
-/** Names and values, one below the other. Values that are missing are left out. */
+/** A list of names and values. A name without a value is left out. */
 export function Facts({ facts }: { facts: [name: string, value: ComponentChildren][] }) {
   return (
     <dl class="facts">

@@ -1,4 +1,4 @@
-/** Lines over time, drawn as SVG. Each has its latest values as text, for those who do not see it. */
+/** Lines over time, drawn as SVG. Each plot has its latest values as text, for users who cannot see it. */
 
 import { moment } from "../format";
 import "./plot.css";
@@ -9,7 +9,7 @@ export type Line = { name: string; points: Point[] };
 const WIDTH = 600;
 const HEIGHT = 120;
 
-/** A line without axes, for a cell of a table. */
+/** A line without axes, for a table cell. */
 export function Sparkline({ label, points }: { label: string; points: Point[] }) {
   const [first] = points;
   const last = points.at(-1);
@@ -21,13 +21,13 @@ export function Sparkline({ label, points }: { label: string; points: Point[] })
   );
 }
 
-/** Some lines with a common scale, from `from` to `to`; gaps that are longer than `gap` stay open. */
+/** Some lines with a common scale, from `from` to `to`. Points are not connected over gaps longer than `gap`. */
 export function Plot({ title, lines, from, to, gap = 60_000, shown }: {
   title: string;
   lines: Line[];
   from: number;
   to: number;
-  /** In milliseconds: a minute without it. */
+  /** In milliseconds. The default is a minute. */
   gap?: number;
   /** A value as text, with its unit. */
   shown: (value: number) => string;
@@ -35,7 +35,7 @@ export function Plot({ title, lines, from, to, gap = 60_000, shown }: {
   const values = lines.map((line) => line.points);
   const [top, bottom] = [largest(values), smallest(values)];
   const [first, end] = [from, to].map((at) => moment(new Date(at).toISOString()).slice(0, 16)) as [string, string];
-  // The day is said where it is not the same.
+  // The day is shown only if it changes.
   const edge = (text: string) => (first.slice(0, 10) === end.slice(0, 10) ? text.slice(11) : text);
   const last = lines.map(({ name, points }) => {
     const latest = points.at(-1);

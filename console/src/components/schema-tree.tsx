@@ -2,7 +2,7 @@
 
 type Node = Record<string, unknown>;
 
-// What is said of a field in words, beside its type.
+// Members of a schema that the tree shows in other ways than as a rule.
 const SAID = new Set(["type", "properties", "required", "items", "description", "title", "$schema", "definitions", "$defs"]);
 
 export function SchemaTree({ schema }: { schema: unknown }) {
@@ -12,14 +12,14 @@ export function SchemaTree({ schema }: { schema: unknown }) {
     <>
       {(schema.title || schema.description) && <p>{String(schema.title ?? schema.description)}</p>}
       {parts.length ? parts.map((part) => <Branch key={part.name} {...part} depth={0} />)
-        : <p class="faint">It names no fields: every object fits, if it meets the rules in its source.</p>}
+        : <p class="faint">The schema names no fields: it accepts every object that meets the rules in its source.</p>}
     </>
   );
 }
 
 type Part = { name: string; node: unknown; needed: boolean };
 
-/** The fields of an object, the items of a list, and alternatives. */
+/** The branches of a schema: the fields of an object, the items of a list, and alternatives. */
 function branches(node: Node): Part[] {
   const required = Array.isArray(node.required) ? node.required : [];
   const properties = isNode(node.properties) ? node.properties : {};

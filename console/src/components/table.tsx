@@ -1,4 +1,4 @@
-/** Tables: a plain one for a few rows, and one that draws only the rows in sight, for thousands. */
+/** Two kinds of tables: a simple one for a few rows, and one for thousands, which draws only the visible rows. */
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -6,14 +6,14 @@ import { useEffect, useRef, useState } from "preact/hooks";
 export type Column<T> = {
   title: string;
   cell: (row: T) => ComponentChildren;
-  /** What rows are ordered by; a column without it cannot be sorted. */
+  /** The value that orders the rows. Rows cannot be ordered by a column without it. */
   order?: (row: T) => string | number;
-  /** The first click orders from the highest to the lowest. */
+  /** Whether the first click orders from the highest value to the lowest. */
   downFirst?: boolean;
-  /** A track of a CSS grid, such as `2fr` or `8rem`. */
+  /** The width of the column in a CSS grid, such as `2fr` or `8rem`. */
   width?: string;
   right?: boolean;
-  /** Left out where the window is narrow. */
+  /** Whether narrow windows leave out the column. */
   wide?: boolean;
 };
 
@@ -49,7 +49,7 @@ export function Table<T>({ label, rows, columns }: { label: string; rows: T[]; c
 }
 
 const ROW = 38;
-// Rows beyond the edges, so that scrolling does not show empty space.
+// How many rows are drawn beyond the edges, so that scrolling does not show empty space.
 const MARGIN = 8;
 
 export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort, chosen }: {
@@ -59,7 +59,7 @@ export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort,
   rowKey: (row: T) => string;
   sorting?: Sorting;
   onSort?: (sorting: Sorting) => void;
-  /** The key of a row that stands out. */
+  /** The key of the highlighted row. */
   chosen?: string;
 }) {
   const box = useRef<HTMLDivElement>(null);
@@ -103,7 +103,7 @@ export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort,
   );
 }
 
-/** How far a box is scrolled, how high it is, and whether the window is as narrow as a phone. */
+/** The scroll position and height of an element, and whether the window is as narrow as that of a phone. */
 function useSight(box: { current: HTMLElement | null }) {
   const [sight, setSight] = useState({ top: 0, height: 600, narrow: innerWidth < 700 });
   useEffect(() => {

@@ -1,4 +1,5 @@
-/** Short messages at the edge of the window: `toast("Copied")`. They are read out, and go by themselves. */
+/** Short messages at the edge of the window: `toast("Copied")`. They vanish by themselves, and screen readers
+ * read them. */
 
 import { useEffect, useState } from "preact/hooks";
 import { problemFrom } from "../api";
@@ -12,7 +13,7 @@ export function toast(text: string, kind: Toast["kind"] = "done"): void {
   show({ id: ++last, text, kind });
 }
 
-/** Runs what a button does, and says how it ended. */
+/** Runs the action of a button, and shows its success or failure. */
 export async function attempt(work: () => Promise<unknown>, done: string): Promise<boolean> {
   try {
     await work();

@@ -1,16 +1,16 @@
-/** JSON as a tree whose branches open and close. */
+/** JSON as a tree. Users open and close its branches. */
 
 import { useState } from "preact/hooks";
 import { digitsOf } from "../exact";
 
-// A list of thousands is not drawn at once.
+// Long lists are drawn in parts.
 const MOST = 200;
 
 export function Tree({ value, name, depth = 0, open = 2 }: {
   value: unknown;
   name?: string;
   depth?: number;
-  /** How many levels are open to begin with. */
+  /** How many levels are open at first. */
   open?: number;
 }) {
   const [most, setMost] = useState(MOST);

@@ -1,4 +1,4 @@
-/** Dead letters: the events that subscriptions with the policy `DEAD_LETTER_QUEUE` gave up on. */
+/** Dead letters: the events that the broker gave up on for subscriptions with the policy `DEAD_LETTER_QUEUE`. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom } from "../api";
@@ -16,7 +16,7 @@ import { read } from "../tail";
 
 const QUEUE = "nakadi.dead.letter.queue";
 const REDRIVE = "nakadi.dead.letter.redrive";
-// The latest that are kept; those before them are passed over, which is said.
+// The page keeps so many of the newest dead letters, and says how many older ones it left out.
 const MOST = 5000;
 
 type Letter = {
@@ -27,7 +27,7 @@ type Letter = {
   error?: { message?: string };
   event: Record<string, unknown>;
   metadata?: { occurred_at?: string };
-  /** All of it, as it was stored. */
+  /** The whole dead letter as it was stored. */
   text: string;
 };
 

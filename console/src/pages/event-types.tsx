@@ -11,7 +11,7 @@ import { bytes, count, moment, plural } from "../format";
 import { href, replaceQuery } from "../router";
 import { measuredOf, measures, remember, useMeasured } from "./measured";
 
-// Columns that need the measures of all event types, and not only of those in sight.
+// Columns that can order the rows only by measurements of all event types.
 const MEASURED = ["Events / min", "Event size"];
 
 const COLUMNS: Column<EventType>[] = [

@@ -1,4 +1,4 @@
-/** Every page with its address. A page of the menu names itself there. */
+/** All pages with their addresses. `menu` is the name of a page in the menu. */
 
 import type { ComponentType } from "preact";
 import type { PageProps } from "../components/page";
@@ -19,11 +19,11 @@ import { Subscriptions } from "./subscriptions/list";
 import { OneSubscription } from "./subscriptions/one";
 
 type Page = {
-  /** The parts of the address; one that begins with a colon stands for any name. */
+  /** The parts of the address. A part that begins with a colon stands for any name. */
   path: string[];
   page: ComponentType<PageProps>;
   menu?: string;
-  /** Whether the menu has it only if the broker answers queries. */
+  /** Whether the menu has the page only if the broker answers queries. */
   needsQueries?: boolean;
 };
 

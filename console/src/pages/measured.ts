@@ -1,5 +1,5 @@
-/** What the statistics job has measured of event types. The list does not have it, so each is asked for it once while the
- * console is open. */
+/** The measurements of the statistics job. The list of event types does not contain them, so the console requests each
+ * event type once while it is open. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type EventType, problemFrom } from "../api";
@@ -7,9 +7,9 @@ import { Asking } from "../asking";
 
 type Measured = NonNullable<EventType["measured_statistic"]>;
 
-// `null` where nothing was measured, or nothing can be seen.
+// `null` if nothing was measured, or if the user may not see the measurements.
 const known = new Map<string, Measured | null>();
-// Whether event types of that authorization may be looked at: a user who may not look at one of them may not look at any.
+// By authorization: whether the user may view event types that have it. The first refusal decides for all of them.
 const permitted = new Map<string, Promise<boolean>>();
 const listed = new Map<string, EventType>();
 const watchers = new Set<() => void>();
@@ -20,17 +20,17 @@ addEventListener("nakadi.signed", () => {
 
 export const measures = new Asking(ask, (name) => known.has(name));
 
-/** Listed event types say whom they are for, which is what decides whether they can be asked for. */
+/** Keeps listed event types: their authorization decides whether the user may view them. */
 export function remember(types: EventType[]): void {
   for (const type of types) listed.set(type.name, type);
 }
 
-/** What is known of an event type; nothing as long as it was not asked for. */
+/** The measurements of an event type, or `undefined` until they were requested. */
 export function measuredOf(name: string): Measured | null | undefined {
   return known.get(name);
 }
 
-/** The same for a row in sight. */
+/** The measurements for a visible row, which requests them. */
 export function useMeasured(name: string): Measured | null | undefined {
   const [, setRound] = useState(0);
   useEffect(() => {

@@ -7,7 +7,7 @@ from infra.cost.bill import PARTS
 from infra.cost.prices import PRICES
 
 
-def test_it_prints_every_part(capsys):
+def test_the_bill_has_every_part(capsys):
     """A bill has all its parts, the prices of other services, and the cost of idle resources."""
     assert main(["--events-per-second", "50", "--details"]) == 0
     told = capsys.readouterr().out
@@ -36,7 +36,7 @@ def test_what_rests_on_an_assumption_is_marked(capsys):
     assert not marked["API Gateway"]
 
 
-def test_it_reports_its_prices(capsys):
+def test_all_prices_can_be_listed(capsys):
     """All prices can be listed, with their sources."""
     assert main(["--prices"]) == 0
     told = capsys.readouterr().out
@@ -44,7 +44,7 @@ def test_it_reports_its_prices(capsys):
 
 
 @pytest.mark.parametrize("wrong", [["--price", "gold=3"], ["--price", "trace=much"], ["--batch", "0"]])
-def test_it_refuses_in_words(capsys, wrong):
+def test_impossible_inputs_are_reported(capsys, wrong):
     """Inputs that cannot be calculated are reported on stderr."""
     assert main(wrong) == 2
     told = capsys.readouterr()

@@ -65,7 +65,7 @@ def test_a_process_is_kept_for_the_next_invocation(function):
     assert function.invoke("b") == 3
 
 
-def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
+def test_a_function_has_only_its_own_environment(function, monkeypatch):
     """A function gets the template's variables, those that Lambda adds, and the addresses of the services."""
     monkeypatch.setenv("NAKADI_REGISTRY", "memory:")
     environment = function.invoke("environment")
@@ -75,7 +75,7 @@ def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
     assert "NAKADI_REGISTRY" not in environment
 
 
-def test_it_sees_its_folder_and_its_layers(function, tmp_path):
+def test_a_function_sees_only_its_folder_and_its_layers(function, tmp_path):
     """A function sees its folder and its layers, and nothing else of this project."""
     ours = [each for each in function.invoke("path") if "python3" not in each]
     assert ours[0] == str(tmp_path)

@@ -112,7 +112,7 @@ def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, sour
     assert obituary["requestContext"]["condition"] == "RetryAttemptsExhausted"
 
 
-def test_it_ends_when_it_is_closed(kinesis, stream, source):
+def test_a_mapping_ends_when_it_is_closed(kinesis, stream, source):
     """The mapping ends even if it would otherwise retry for a long time."""
     invoked = RecordingFunction()
     invoked.poison = {"0"}

@@ -1,4 +1,5 @@
-// Loaded in front of a program that would listen on every interface of the machine: it listens on this one.
+// Preloaded into a program that would listen on every network interface, so that it listens only on the loopback
+// address.
 const net = require("node:net");
 
 const listen = net.Server.prototype.listen;

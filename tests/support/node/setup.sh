@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts the node programs that the tests run into a folder: setup.sh <python> <folder> [<folder of package.json>].
-# Node and npm are the machine's; where there are none, they come from a Python wheel.
+# Installs the Node programs that the tests run into a folder: setup.sh <python> <folder> [<folder of package.json>].
+# Uses the machine's Node and npm or, if there are none, those of a Python wheel.
 set -eu
 python=$1
 folder=$2

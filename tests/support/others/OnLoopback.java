@@ -5,7 +5,7 @@ import org.eclipse.jetty.server.Connector;
 import org.eclipse.jetty.server.Server;
 import org.eclipse.jetty.server.ServerConnector;
 
-/** Starts DynamoDB Local on this machine's loopback address; by itself it listens on every interface. */
+/** Starts DynamoDB Local on the loopback address. Without this class it would listen on every network interface. */
 public final class OnLoopback {
     public static void main(String[] arguments) throws Exception {
         DynamoDBProxyServer local = ServerRunner.createServerFromCommandLineArgs(arguments);

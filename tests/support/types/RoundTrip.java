@@ -3,7 +3,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 
-/** Reads an event from each line, and writes it again. */
+/** Parses the event in each input line, and writes it as JSON again. */
 public class RoundTrip {
     public static void main(String[] arguments) throws Exception {
         var mapper = new ObjectMapper();

@@ -1,6 +1,6 @@
 import kotlinx.serialization.json.Json
 
-/** Reads an event from each line, and writes it again. */
+/** Parses the event in each input line, and writes it as JSON again. */
 fun main() {
     for (line in generateSequence(::readLine)) {
         println(Json.encodeToString(Json.decodeFromString<OrderPlaced>(line)))

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// main reads an event from each line, and writes it again.
+// main parses the event in each input line, and writes it as JSON again.
 func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)

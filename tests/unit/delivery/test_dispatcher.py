@@ -40,7 +40,7 @@ class FailingRepository:
         return []
 
 
-def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
+def test_the_dispatcher_ends_silently_when_its_threads_accept_no_work(caplog):
     """If a program ends without closing its broker, the interpreter shuts down executors; the dispatcher then ends
     without an error.
     """

@@ -75,7 +75,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
     readiness.check()
 
 
-def test_it_is_a_problem_not_to_be_ready():
+def test_an_unready_broker_answers_with_a_problem():
     """The answer to `GET /ready` is 200, or 503 with the time after which to retry; health is a separate check."""
     registry = ProbedRegistry(Unavailable("no"))
     readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)

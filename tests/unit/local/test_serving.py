@@ -19,13 +19,13 @@ APPLICATION = Application(
 )
 
 
-def test_it_serves_as_soon_as_it_is_made():
+def test_a_server_thread_serves_immediately():
     """The first request may come immediately, on a port that was free."""
     with ServerThread(APPLICATION) as serving:
         assert http.get(f"{serving.url}/hello").json() == "hello"
 
 
-def test_it_stops_without_waiting_for_anyone():
+def test_a_server_thread_stops_without_waiting_for_idle_clients():
     """If no request is in progress, a connected client does not delay the end, so every test may have its own
     server."""
     with httpx.Client(timeout=PATIENCE) as client:

@@ -1,4 +1,4 @@
-/** The broker's counts over the last hour, as far as this tab has looked: `/metrics` has only the moment. */
+/** The broker's metrics of the last hour. The tab samples them itself, because `/metrics` has only current values. */
 
 import { useEffect, useState } from "preact/hooks";
 import { address, type Problem, problemFrom, problemOf, send } from "../../api";
@@ -10,7 +10,7 @@ type Metrics = {
   timers: Record<string, { count: number; mean: number }>;
 };
 
-/** Sums of a moment: what is counted up, what is as it is, and time taken. */
+/** The metrics at one time: sums of counters, of gauges and of timers. */
 type Sample = { at: number; uptime: number; values: Record<string, number> };
 
 const EVERY = 10_000;
@@ -37,7 +37,7 @@ async function look(): Promise<void> {
     if (!response.ok) throw await problemOf(response);
     latest = (await response.json()) as Metrics;
     const now = Date.now();
-    // A look at a page that was just left says nothing about rates.
+    // A user who comes back to the page at once causes a sample too early for a rate.
     if (now - (samples.at(-1)?.at ?? 0) >= EVERY / 2) {
       samples = [...samples.filter(({ at }) => now - at < HOUR), sampleOf(latest, now)];
     }
@@ -49,7 +49,7 @@ async function look(): Promise<void> {
   for (const changed of watchers) changed();
 }
 
-/** Looks from the first time on for as long as the tab is open, whatever page it shows. */
+/** Samples the metrics from its first call on, as long as the tab is open, whichever page it shows. */
 export function useHistory(): { latest?: Metrics; problem?: Problem; look: () => void } {
   const [, setRound] = useState(0);
   useEffect(() => {
@@ -86,7 +86,7 @@ function sampleOf({ gauges, counters, timers }: Metrics, at: number): Sample {
   return { at, uptime: gauges["nakadi.uptime"]?.value ?? 0, values };
 }
 
-/** Pairs of samples of the same process, one after the other. */
+/** Pairs of consecutive samples of the same process. */
 function* steps(): Generator<[Sample, Sample]> {
   for (let at = 1; at < samples.length; at++) {
     const [before, after] = [samples[at - 1]!, samples[at]!];
@@ -97,20 +97,20 @@ function* steps(): Generator<[Sample, Sample]> {
 const grown = (before: Sample, after: Sample, name: string): number =>
   Math.max(0, (after.values[name] ?? 0) - (before.values[name] ?? 0));
 
-/** How much came a second. */
+/** The growth of a counter per second. */
 export const rateOf = (name: string): Point[] =>
   [...steps()].map(([before, after]) => ({ at: after.at, value: grown(before, after, name) / ((after.at - before.at) / 1000) }));
 
 export const gaugeOf = (name: string): Point[] => samples.map(({ at, values }) => ({ at, value: values[name] ?? 0 }));
 
-/** How many milliseconds something took in the mean; where nothing happened there is no point. */
+/** The mean duration in milliseconds between samples, without a point where nothing was measured. */
 export const meanOf = (kind: string): Point[] =>
   [...steps()].flatMap(([before, after]) => {
     const number = grown(before, after, `${kind} number`);
     return number ? [{ at: after.at, value: (1000 * grown(before, after, `${kind} seconds`)) / number }] : [];
   });
 
-/** The reasons for which something was refused, as far as there were such. */
+/** The reasons of all refusals in the samples. */
 export const reasons = (): string[] =>
   [...new Set(samples.flatMap(({ values }) => Object.keys(values).filter((name) => name.startsWith("refused "))))].sort();
 

@@ -1,4 +1,4 @@
-/** The broker itself. */
+/** The page about the broker itself. */
 
 import { PageHead, type PageProps, Tabs } from "../../components/page";
 import { href } from "../../router";

@@ -1,4 +1,4 @@
-/** Metrics at a glance. */
+/** The most important metrics. */
 
 import { EmptyState, ProblemNotice } from "../../components/notices";
 import { Facts } from "../../components/page";
@@ -46,8 +46,8 @@ export function MetricsTab() {
         <Plot title="Failed requests (5xx)" shown={perSecond} {...between} lines={[of("failed", "Failed")]} />
       </div>
       <p class="faint">
-        Figures of the process that answers, every ten seconds since this tab has first shown them, for an hour. What is
-        kept longer is for Prometheus, or CloudWatch on AWS.
+        The figures are those of the broker's process that answers. This tab has fetched them every ten seconds since it
+        first showed this page, and keeps them for an hour. For a longer history, use Prometheus, or CloudWatch on AWS.
       </p>
     </>
   );

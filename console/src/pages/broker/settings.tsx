@@ -13,7 +13,7 @@ type Role = "admins" | "readers" | "writers";
 type Attribute = Schemas["AuthorizationAttribute"];
 type Kind = "CONSUMER_APP" | "CONSUMER_ET" | "PRODUCER_APP" | "PRODUCER_ET";
 
-// What stops clients when it is switched on has to be typed.
+// Users have to type the names of these features to switch them on, because the features stop clients.
 const HINDERS = /^(disable_|force_|validate_)/;
 
 export function FeaturesTab() {
@@ -157,7 +157,7 @@ export function AdminsTab() {
             {
               title: "",
               cell: (each) => {
-                // The broker keeps each list from being empty; the last one of a list is not offered.
+                // The broker does not accept an empty list, so the last member of a list has no button to remove it.
                 if (lists[each.role].length < 2) return <span class="faint">the only one</span>;
                 const rest = lists[each.role].filter((other) => other.data_type !== each.data_type || other.value !== each.value);
                 return (

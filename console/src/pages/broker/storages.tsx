@@ -64,7 +64,7 @@ export function StoragesTab() {
 const configurationOf = (storage: Storage): unknown =>
   storage.embedded_configuration ?? storage.kinesis_configuration ?? storage.kafka_configuration ?? {};
 
-/** `usual` is the type that is chosen at first. */
+/** `usual` is the storage type that is selected at first. */
 function AddStorage({ usual, onClose }: { usual: Storage["storage_type"]; onClose: () => void }) {
   const [id, setId] = useState("");
   const [kind, setKind] = useState(usual);
@@ -174,8 +174,8 @@ function Timelines({ name }: { name: string }) {
             {asked && (
               <ConfirmByName name={name} title="Start a new timeline" action="Start" onConfirm={begin} onClose={() => setAsked(false)}>
                 <p>
-                  Events go to {storage} from then on, and there is no way back to the timeline before. Streams go on across
-                  the border; what is in the closed timeline stays for its retention time.
+                  From then on, events go to {storage}. You cannot return to the earlier timeline. Streams continue in
+                  the new timeline. Events in the closed timeline stay until their retention time ends.
                 </p>
               </ConfirmByName>
             )}

@@ -1,4 +1,4 @@
-/** An event type as the form has it, and as the API does. */
+/** Conversions between an event type in the API and the fields of the form. */
 
 import type { EventType, Schemas } from "../../api";
 
@@ -82,7 +82,7 @@ export function laidOut(schema: string): string {
   }
 }
 
-/** The content of the form. Members without a field stay as in `before`. */
+/** The event type in the form. Members without a field stay as in `before`. */
 export function draftOf(fields: Fields, before?: EventType): Draft {
   const category = fields.category as Draft["category"];
   const authorization = authorizationOf(fields);
@@ -104,14 +104,14 @@ export function draftOf(fields: Fields, before?: EventType): Draft {
     owning_application: fields.owning_application.trim(),
     category,
     enrichment_strategies: category === "undefined" ? [] : ["metadata_enrichment"],
-    // What is laid out for people is sent as it was, unless it is another schema.
+    // The form shows the schema with indentation. If nobody changes it, it is sent as it was.
     schema: { type: before?.schema.type ?? "json_schema", schema: before && fields.schema === laidOut(before.schema.schema) ? before.schema.schema : fields.schema },
     partition_strategy: fields.partition_strategy as Draft["partition_strategy"],
     partition_key_fields: words(fields.partition_key_fields),
     cleanup_policy: fields.cleanup_policy as Draft["cleanup_policy"],
     compatibility_mode: fields.compatibility_mode as Draft["compatibility_mode"],
     ...(fields.retention.trim() && { options: { retention_time: Math.round(Number(fields.retention) * HOUR) } }),
-    // Left out, it would stay as it was; null ends it.
+    // Without this member the broker would keep the deduplication. `null` ends it.
     deduplication: fields.deduplication.trim() ? { window_seconds: Number(fields.deduplication) } : null,
     ...(fields.audience && { audience: fields.audience as Draft["audience"] }),
     labels: mapOf(fields.labels),

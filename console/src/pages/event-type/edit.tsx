@@ -1,4 +1,4 @@
-/** Creating an event type, from a sample event if there is one, and changing it. */
+/** Creates an event type, from sample events if users have any, and changes one. */
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
@@ -33,7 +33,7 @@ export function EditEventType({ names: [name = ""] }: PageProps) {
   );
 }
 
-// How long nothing must be typed before the broker is asked, in milliseconds.
+// How long users must not type before the console asks the broker, in milliseconds.
 const QUIET = 400;
 
 function Form({ before }: { before?: EventType }) {
@@ -135,10 +135,10 @@ function Form({ before }: { before?: EventType }) {
   );
 }
 
-// Fields of the form that stand in another one of the API.
+// Fields of the form that are parts of another member in the API.
 const FIELD_OF: Partial<Record<keyof Fields, string>> = { retention: "options", partitions: "default_statistic" };
 
-/** Whether a reason speaks of what the form does not show. */
+/** Whether a reason is about a member that the form does not show. */
 const elsewhere = (reasons: Map<string, string>) =>
   ["ordering_key_fields", "ordering_instance_ids", "event_owner_selector"].some((field) => reasons.has(field));
 
@@ -164,14 +164,14 @@ function Sample({ category, onSchema }: { category: string; onSchema: (schema: s
   );
 }
 
-/** What the schema describes: the broker adds metadata and the envelope of data by itself. */
+/** The part of an event that the schema describes: the broker adds `metadata`, and the envelope of data changes. */
 function contentOf(event: unknown, category: string): unknown {
   if (typeof event !== "object" || event === null || category === "undefined") return event;
   if (category === "data" && "data" in event) return event.data;
   return Object.fromEntries(Object.entries(event).filter(([name]) => name !== "metadata"));
 }
 
-/** Why a schema may not follow the one before it, change by change. */
+/** The changes for which the broker refuses a schema, each with its reason. */
 function Reasons({ problem }: { problem?: Problem }) {
   const reasons = (problem?.body as Partial<Schemas["Problem"]> | undefined)?.reasons;
   if (!reasons?.length) return null;
@@ -190,12 +190,12 @@ type Reader = Schemas["AffectedReader"];
 
 const readersIn = (problem?: Problem): Reader[] => (problem?.body as Partial<Schemas["Problem"]> | undefined)?.readers ?? [];
 
-/** The subscriptions that read what the schema changes, and a button that changes it in spite of them. */
+/** The subscriptions that read the changed fields, and a button that changes the schema in spite of them. */
 function Readers({ readers, onForce }: { readers: Reader[]; onForce?: (force: string[]) => void }) {
   if (!readers.length) return null;
   return (
     <section aria-label="Readers">
-      <p class="warn">Subscriptions read what it changes:</p>
+      <p class="warn">Subscriptions read the changed fields:</p>
       <ul class="changes">
         {readers.map((each) => (
           <li key={each.subscription_id}>
@@ -217,7 +217,7 @@ function Readers({ readers, onForce }: { readers: Reader[]; onForce?: (force: st
 
 type Verdict = Schemas["CompatibilityVerdict"];
 
-/** What a changed schema means, before it is saved: the broker tries it, and stores nothing. */
+/** The effect of a changed schema before it is saved: the broker checks the change, and stores nothing. */
 function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; onSchema: (schema: string) => void }) {
   const [verdict, setVerdict] = useState<Verdict>();
   const [problem, setProblem] = useState<Problem>();
@@ -274,7 +274,7 @@ function Meaning({ type, schema, onSchema }: { type: EventType; schema: string; 
   );
 }
 
-/** The schema that would be accepted instead: what it changes in the one in the form, and a button that takes it over. */
+/** A schema that the broker would accept: its differences from the schema in the form, and a button that uses it. */
 function Proposal({ schema, proposal, onSchema }: { schema: string; proposal: Operation[]; onSchema: (schema: string) => void }) {
   const proposed = patched(parsed(schema), proposal);
   return (

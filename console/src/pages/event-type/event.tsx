@@ -1,4 +1,4 @@
-/** One event: as a tree, with its place, a link to itself, and what can be copied. */
+/** One event as a tree, with its position and a link, and buttons to copy them. */
 
 import { useMemo } from "preact/hooks";
 import { api, body, useLoad } from "../../api";
@@ -58,7 +58,7 @@ export function SingleEvent({ names: [name = "", partition = "", offset = ""] }:
           {(found) => found.event?.offset === offset ? <EventDetails name={name} received={found.event} /> : (
             <EmptyState title="The event no longer exists">
               <p>
-                Its time may be over, or a newer one of its key has taken its place.{" "}
+                Its retention time may be over, or compaction kept only a newer event with its key.{" "}
                 <a href={tabOf(name, "events", { from: "begin", partition })}>Read the available events</a>.
               </p>
             </EmptyState>
@@ -69,7 +69,7 @@ export function SingleEvent({ names: [name = "", partition = "", offset = ""] }:
   );
 }
 
-/** Streams begin after a cursor: after the place before the event. */
+/** The cursor before an event: a stream with it begins at the event. */
 async function at(name: string, partition: string, offset: string, signal: AbortSignal) {
   const shifted = await body(
     api.POST("/event-types/{name}/shifted-cursors", {

@@ -1,4 +1,4 @@
-/** The events of an event type: as they come, or from a place in the past on. */
+/** The events of an event type: new ones as they arrive, or all from an earlier position on. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
@@ -15,13 +15,13 @@ import { type Cursor, read, type Received } from "../../tail";
 import { EventDetails, timeOf } from "./event";
 import { EventTypeFrame, tabOf } from "./frame";
 
-// The events that are kept. Those before them are passed over, which is said.
+// The page keeps so many of the newest events, and says how many older ones it left out.
 const MOST = 5000;
-// With how many events of all partitions the page begins.
+// How many events of all partitions the page shows at first.
 const RECENT = 50;
-// How often what came is drawn, in milliseconds.
+// How often new events are drawn, in milliseconds.
 const DRAWN_EVERY = 200;
-// Between the end of a stream and the next one.
+// The time between the end of a stream and the beginning of the next one, in milliseconds.
 const AGAIN = 500;
 
 export function Events({ names: [name = ""], query }: PageProps) {
@@ -56,7 +56,7 @@ function Tail({ name, from, partition, query }: { name: string; from: string; pa
 
   useEffect(() => {
     const stopping = new AbortController();
-    // What has come and is not drawn yet. While paused it waits, as far as there is room.
+    // The newest events that are not drawn yet. They wait during a pause, at most `MOST` of them.
     let waiting: Received[] = [];
     let received = 0;
     let lost = 0;
@@ -75,7 +75,8 @@ function Tail({ name, from, partition, query }: { name: string; from: string; pa
     const work = async () => {
       try {
         place.current ??= await startOf(name, from, partition, stopping.signal);
-        // Brokers end streams after a while, or when they end themselves: it goes on where it was.
+        // A broker ends a stream after a while, or when the broker stops. The next stream continues at the same
+        // cursors.
         while (!stopping.signal.aborted) {
           await read(name, {
             cursors: place.current,
@@ -151,7 +152,7 @@ function filterOf(text: string, where: string): { fits?: (row: Received) => bool
   }
 }
 
-/** The cursors to begin behind. The broker knows what a time means, and `undefined` is all partitions from now on. */
+/** The cursors after which reading begins; `undefined` stands for all partitions from now on. */
 async function startOf(name: string, from: string, partition: string, signal: AbortSignal): Promise<Cursor[] | undefined> {
   if (from === "end" && !partition) return undefined;
   const all = await partitionsOf(name, signal);
@@ -160,7 +161,7 @@ async function startOf(name: string, from: string, partition: string, signal: Ab
   return chosen.map((each) => ({ partition: each.partition, offset: offsetFor(from, each.newest_available_offset) }));
 }
 
-/** The cursors behind which the newest events are, no more than `RECENT` of all partitions together. */
+/** The cursors before the newest events, at most `RECENT` events of all partitions together. */
 async function recentStart(name: string, partitions: Schemas["Partition"][], signal: AbortSignal): Promise<Cursor[]> {
   const params = { path: { name } };
   const pairs = partitions.map(({ partition, oldest_available_offset: oldest, newest_available_offset: newest }) => ({
@@ -168,7 +169,8 @@ async function recentStart(name: string, partitions: Schemas["Partition"][], sig
     final_cursor: { partition, offset: newest },
   }));
   const distances = await body(api.POST("/event-types/{name}/cursor-distances", { params, body: pairs, signal }));
-  // From the oldest event to the newest there is one more than the distance says; of an empty partition it is -1.
+  // A partition has one event more than the distance from its oldest to its newest one. It is -1 for an empty
+  // partition.
   const counts = distances.map((each) => Math.max(0, each.distance + 1));
   const wanted = fairShares(RECENT, counts);
   const shifts = pairs.map((pair, index) => ({ ...pair.final_cursor, shift: -wanted[index]! }))
@@ -275,7 +277,7 @@ function columnsOf(choose: (row: Received) => void): Column<Received>[] {
 }
 
 function exported(name: string, rows: Received[]) {
-  // The oldest first, as they were stored.
+  // The oldest event first, in the order of the log.
   const content = rows.map((row) => `${row.text}\n`).reverse();
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob(content, { type: "application/x-ndjson" }));

@@ -1,4 +1,4 @@
-/** The common parts of all pages of an event type: its name, its tabs, and the definition that they show. */
+/** The common parts of all pages of an event type: its name, its tabs, and loading its definition. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";

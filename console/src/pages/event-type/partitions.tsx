@@ -1,4 +1,4 @@
-/** Partitions with their oldest and newest events and what comes in now, and the timelines that they live in. */
+/** The partitions of an event type, with their oldest and newest events and current rates, and its timelines. */
 
 import { useRef } from "preact/hooks";
 import { api, body, type Schemas, useLoad } from "../../api";
@@ -11,7 +11,7 @@ import { EventTypeFrame, tabOf } from "./frame";
 type Row = Schemas["Partition"] & { stored: number; rate?: number };
 type Seen = { at: number; newest: Map<string, string> };
 
-// How often it is looked, in milliseconds.
+// How often the page asks the broker, in milliseconds.
 const EVERY = 3000;
 
 export function Partitions({ names: [name = ""] }: PageProps) {
@@ -39,7 +39,7 @@ export function Partitions({ names: [name = ""] }: PageProps) {
   );
 }
 
-/** Partitions as they are now. Offsets say nothing by themselves, so the broker counts what lies between two of them. */
+/** The current partitions. Offsets are not counts, so the broker determines the distance between two of them. */
 async function measured(name: string, last: { current?: Seen }, signal: AbortSignal): Promise<Row[]> {
   const params = { path: { name } };
   const found = await body(api.GET("/event-types/{name}/partitions", { params, signal }));

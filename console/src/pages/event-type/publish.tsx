@@ -1,4 +1,4 @@
-/** Publishing events by hand, and what the broker answers for each of them. */
+/** Publishes events that users write, and shows the broker's result for each event. */
 
 import { useState } from "preact/hooks";
 import { address, type EventType, type Problem, problemFrom, problemOf, type Schemas, send } from "../../api";
@@ -69,7 +69,7 @@ function Form({ type }: { type: EventType }) {
   );
 }
 
-// An answer without a body says that all of them are stored.
+// A response without a body means that all events are stored.
 const submitted = (event: unknown): Item => ({
   eid: (event as { metadata?: { eid?: string } } | null)?.metadata?.eid ?? "",
   partition: null,
@@ -78,7 +78,7 @@ const submitted = (event: unknown): Item => ({
   detail: "",
 });
 
-/** The answers of refused batches have a line for each event too. */
+/** The result for each event. A response that refuses a batch has these results, too. */
 async function published(name: string, events: unknown[]): Promise<Item[]> {
   const url = `${address}/event-types/${encodeURIComponent(name)}/events`;
   const headers = { "Content-Type": "application/json" };

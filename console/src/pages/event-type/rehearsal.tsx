@@ -1,4 +1,4 @@
-/** The stored events, judged by the schema in the form. */
+/** Validates stored events against the schema in the form. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";

@@ -1,4 +1,4 @@
-/** The schema of an event type as a tree, its versions, and what changed between two of them. */
+/** The schema of an event type as a tree, its versions, and the differences between two of them. */
 
 import { useMemo } from "preact/hooks";
 import { api, body, type Schemas, useLoad } from "../../api";

@@ -1,4 +1,4 @@
-/** The subscribers of an event type. */
+/** The subscriptions to an event type. */
 
 import { address, api, body, type Schemas, type Subscription, useLoad } from "../../api";
 import { Await, EmptyState } from "../../components/notices";
@@ -8,7 +8,7 @@ import { moment, plural } from "../../format";
 import { href } from "../../router";
 import { EventTypeFrame } from "./frame";
 
-// The most that the broker lists at once.
+// The broker lists at most so many subscriptions at once.
 const MOST = 1000;
 
 export function Subscriptions({ names: [name = ""] }: PageProps) {
@@ -29,7 +29,7 @@ export function Subscriptions({ names: [name = ""] }: PageProps) {
   );
 }
 
-/** What they declare to read, and what no one does. */
+/** The fields that subscriptions declare to read, and the fields that nobody declares. */
 function Reads({ found: { readers, unread } }: { found: Schemas["EventTypeReaders"] }) {
   if (readers.every((each) => !each.reads)) return null;
   const silent = readers.filter((each) => !each.reads).length;

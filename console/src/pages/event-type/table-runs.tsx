@@ -1,4 +1,4 @@
-/** What the newest runs of jobs added to the table of an event type, and what was wrong with it. */
+/** The newest runs of jobs that filled the table of an event type: how many events they added, and the defects. */
 
 import type { ComponentChildren } from "preact";
 import { api, body, type EventType, type Schemas, useLoad } from "../../api";
@@ -77,7 +77,7 @@ function Runs({ runs }: { runs: Run[] }) {
   );
 }
 
-/** Why events do not fit the columns, over all runs. */
+/** Why events of all runs do not fit the columns. */
 function Reasons({ runs }: { runs: Run[] }) {
   const events = new Map<string, { rule: string; path: string; events: number }>();
   for (const each of runs.flatMap((run) => run.misfit_reasons)) {
@@ -98,7 +98,7 @@ function Reasons({ runs }: { runs: Run[] }) {
   );
 }
 
-/** How many events did not meet each expectation, as it was in its newest run. */
+/** How many events did not meet each expectation in the newest run that has it. */
 function Expectations({ runs }: { runs: Run[] }) {
   const unmet = new Map<string, { annotation: string; condition: string; unmet: number }>();
   for (const each of runs.flatMap((run) => run.expectations)) {
@@ -120,7 +120,7 @@ function Expectations({ runs }: { runs: Run[] }) {
 
 const unmet = (run: Run): number => run.expectations.reduce((sum, each) => sum + each.unmet, 0);
 
-/** A number of events with something wrong; a run may not have counted them. */
+/** A number of events with a defect. A run may not have counted them. */
 function counted(number: number | null | undefined): ComponentChildren {
   if (number === null || number === undefined) return <span class="faint">not counted</span>;
   return number ? <strong>{count(number)}</strong> : count(number);

@@ -1,4 +1,4 @@
-/** Queries with SQL: a text, and its result as a table and a plot. */
+/** SQL queries, with their results as tables and plots. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, api, body, type Problem, problemFrom, problemOf, send } from "../../api";
@@ -27,7 +27,7 @@ export function Queries({ query }: PageProps) {
     if (text) return;
     const leaving = new AbortController();
     void example(leaving.signal).then((found) => {
-      // Whoever has begun to write wants no example any more.
+      // The example does not replace a query that the user has begun to write.
       if (!leaving.signal.aborted && !field.current?.value) setText(found);
     });
     return () => leaving.abort();
@@ -76,13 +76,13 @@ export function Queries({ query }: PageProps) {
   );
 }
 
-/** A query over the first event type that this user may read; nothing if there is none. */
+/** A query on the first event type that the user may read, or an empty text if there is none. */
 async function example(signal: AbortSignal): Promise<string> {
   try {
     const types = await body(api.GET("/event-types", { params: { query: { limit: 10 } }, signal }));
     const [own, others] = [types.filter(({ name }) => !name.startsWith("nakadi.")), types.filter(({ name }) => name.startsWith("nakadi."))];
     for (const { name } of [...own, ...others]) {
-      // Only the broker knows what the token may read.
+      // Only the broker knows which event types the user may read.
       const { response } = await api.GET("/event-types/{name}/partitions", { params: { path: { name } }, signal })
         .catch(() => ({ response: undefined }));
       if (response?.ok) {
@@ -103,7 +103,7 @@ async function answer(sql: string, signal: AbortSignal): Promise<Result> {
   return plain(exactly(await response.text()) as Result);
 }
 
-/** The result with numbers of JavaScript where they are no values of the query. */
+/** The result with ordinary numbers of JavaScript outside its rows. */
 function plain(result: Result): Result {
   return { ...result, seconds: numberOf(result.seconds) ?? 0 };
 }

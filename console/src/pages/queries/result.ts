@@ -1,11 +1,11 @@
-/** The result of a query: its values as people read them, and what of it can be drawn. */
+/** The values of a query's result as texts, and the columns that a plot can show. */
 
 import { digitsOf } from "../../exact";
 
 export type Column = { name: string; type: string };
 export type Result = { columns: Column[]; rows: unknown[][]; cut: boolean; notes: string[]; seconds: number };
 
-/** The numbers of the columns that a plot shows: times or names from left to right, and up to four columns of numbers. */
+/** The indexes of the columns in a plot: times or names from left to right, and up to four columns of numbers. */
 export type Drawable = { over: number; numbers: number[]; kind: "times" | "names" };
 
 const NUMBER = /^(?:U?(?:TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(.*\))$/;
@@ -14,19 +14,19 @@ const MAX_LINES = 4;
 
 export const isNumber = ({ type }: Column): boolean => NUMBER.test(type);
 
-/** The value as text; a list or an object as JSON. */
+/** The value as text. Lists and objects are JSON. */
 export function textOf(value: unknown): string {
   if (typeof value === "string") return value;
   return digitsOf(value) ?? JSON.stringify(value);
 }
 
-/** A number for a plot, which needs no more digits than JavaScript has. */
+/** A number for a plot, for which the precision of JavaScript suffices. */
 export function numberOf(value: unknown): number | undefined {
   const number = Number(digitsOf(value) ?? (typeof value === "number" ? value : NaN));
   return Number.isFinite(number) ? number : undefined;
 }
 
-/** What to draw of a result: numbers over the first column of times, or else over the first one of names. */
+/** The plot of a result: numbers over the first column of times, or otherwise over the first column of names. */
 export function drawable({ columns, rows }: Result): Drawable | undefined {
   const numbers = columns.flatMap((column, at) => (isNumber(column) ? [at] : []));
   const times = columns.findIndex(({ type }) => TIME.test(type));

@@ -10,10 +10,10 @@ import { SINK_TYPES, type SinkType, targetOf } from "./sink-types";
 
 type Draft = Schemas["SinkDraft"];
 
-/** Fields have their values from the beginning only: what was typed stays when the broker refuses it. */
+/** Fields get their values only at first. So when the broker refuses an input, it stays in the form. */
 export function EditSink({ subscription, sink, onStored, onClose }: {
   subscription: string;
-  /** The one that is there. */
+  /** The present sink, if there is one. */
   sink?: Sink;
   onStored: (sink: Sink) => void;
   onClose: () => void;
@@ -105,7 +105,7 @@ function draftFrom(form: FormData): Draft {
   };
 }
 
-/** The broker says what is wrong with a name or a value. */
+/** The headers in a text. The broker checks their names and values. */
 function headersFrom(lines: string): Record<string, string> {
   const pairs = lines.split("\n").filter((line) => line.trim()).map((line) => line.split(/:(.*)/s, 2));
   return Object.fromEntries(pairs.map(([name = "", value = ""]) => [name.trim(), value.trim()]));

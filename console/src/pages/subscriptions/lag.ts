@@ -1,5 +1,5 @@
-/** How far behind subscriptions are: asked for those in sight, a few at once, and again every ten seconds; for the others
- * once, where they are to be ordered by it, and a page at a time where they are many. */
+/** The lag of subscriptions. The console requests it for visible rows, a few at once and again every ten seconds. It
+ * requests the lag of all others once, and only if the rows are to be ordered by it. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
@@ -7,13 +7,13 @@ import { Asking, useAll } from "../../asking";
 
 export type Partition = Schemas["SubscriptionPartitionStats"] & { event_type: string };
 
-/** A subscription at one time. Without events nothing has been read yet. */
+/** The lag of a subscription at one time. `events` is missing until a stream has read the subscription. */
 export type Lag = { at: number; events?: number; seconds?: number; stalled: number; streams: number; partitions: number };
 export type Watched = { lags: Lag[]; problem?: Problem };
 
 const EVERY = 10_000;
 const MOST = 60;
-// As many as a page with statistics has.
+// The size of a page of subscriptions with statistics.
 const MANY = 100;
 
 type Entry = Watched & { watchers: Set<() => void> };
@@ -33,8 +33,8 @@ function flat(items: Schemas["SubscriptionEventTypeStats"][]): Partition[] {
   return items.flatMap(({ event_type, partitions }) => partitions.map((each) => ({ ...each, event_type })));
 }
 
-/** Finds out how far behind all of these are while it is wanted; `owner` is whom all belong to, if they do. Returns what
- * `useAll` does. */
+/** Requests the lag of all these subscriptions while `wanted`, and returns what `useAll` returns. `owner` is their
+ * common owner, if they have one. */
 export function useAllLags(ids: string[], owner: string, wanted: boolean): { measured: number; round: number } {
   return useAll(lags, ids, wanted, ids.length > MANY ? () => askTogether(ids, owner) : undefined);
 }
@@ -49,7 +49,7 @@ function askTogether(ids: string[], owner: string): () => void {
     const next = new URLSearchParams(_links.next?.href.split("?")[1]).get("token");
     if (next) await ask(next);
   };
-  // What could not be had together is asked for one by one.
+  // If requests for whole pages fail, each subscription is requested by itself.
   void ask("new").catch(() => controller.signal.aborted || lags.later(ids));
   return () => {
     controller.abort();
@@ -70,7 +70,7 @@ export function lagOf(partitions: Partition[], at: number): Lag {
   };
 }
 
-/** Keeps what a page has found out for the sparkline. */
+/** Keeps the lag of a subscription for its sparkline. */
 export function remember(id: string, partitions: Partition[]): void {
   const entry = entryOf(id);
   entry.lags = [...entry.lags.slice(1 - MOST), lagOf(partitions, Date.now())];
@@ -78,7 +78,7 @@ export function remember(id: string, partitions: Partition[]): void {
   for (const changed of entry.watchers) changed();
 }
 
-/** What is known of a subscription, as long as it is looked at. */
+/** The lags of a subscription, requested again as long as its row is visible. */
 export function useLag(id: string): Watched {
   const [, setRound] = useState(0);
   useEffect(() => {
@@ -96,7 +96,7 @@ export function useLag(id: string): Watched {
   return entryOf(id);
 }
 
-/** The last that is known of a subscription. */
+/** The latest lag of a subscription. */
 export function latest(id: string): Lag | undefined {
   return known.get(id)?.lags.at(-1);
 }

@@ -1,4 +1,4 @@
-/** All subscriptions, with how far behind those in sight are. */
+/** All subscriptions, with the lag of the visible ones. */
 
 import { useMemo } from "preact/hooks";
 import { api, body, type Subscription, useLoad } from "../../api";
@@ -16,7 +16,7 @@ const PAGE = 1000;
 export const nameOf = (subscription: Subscription): string =>
   `${subscription.owning_application} / ${subscription.consumer_group}`;
 
-// Columns that need the measures of all subscriptions, and not only of those in sight.
+// Columns that can order the rows only by the lag of all subscriptions.
 const MEASURED = ["Waiting", "Waiting for"];
 
 const COLUMNS: Column<Subscription>[] = [

@@ -1,4 +1,4 @@
-/** The objective of a subscription: how soon events should be consumed, how well that goes, and what delays it. */
+/** The objective of a subscription: how soon events should be consumed, how many are, and what delays them. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";

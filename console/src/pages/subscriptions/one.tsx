@@ -97,7 +97,7 @@ function Partitions({ subscription: { id } }: { subscription: Subscription }) {
             {found.length ? (
               <Table label="Partitions" rows={found} columns={columns} />
             ) : (
-              <EmptyState title="There are no partitions">Its event types no longer exist; delete it.</EmptyState>
+              <EmptyState title="There are no partitions">The event types no longer exist. Delete the subscription.</EmptyState>
             )}
           </>
         )}

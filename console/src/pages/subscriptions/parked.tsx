@@ -1,4 +1,4 @@
-/** The events that no consumer could process, and those that wait after them with the same key. */
+/** The events that consumers could not process, and later events with the same keys, which wait after them. */
 
 import { useState } from "preact/hooks";
 import { api, body, type Schemas, type Subscription, useLoad } from "../../api";
@@ -65,7 +65,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
         const params = { path: { subscription_id: id } };
         await api.POST("/subscriptions/{subscription_id}/parked-events/redrive", { params });
       } else {
-        // One event of a key takes the others of the key with it.
+        // Redriving or skipping one event also applies to all other events with its key.
         for (const event of new Map(events.map((each) => [keyOf(each), each])).values()) {
           await api.POST("/subscriptions/{subscription_id}/parked-events/{parked_event_id}/redrive", of(event));
         }
@@ -177,7 +177,7 @@ function columnsOf(
 const keyOf = (event: Parked): string =>
   event.key === undefined ? event.id : `${event.event_type}:${event.partition}:${event.key}`;
 
-/** For each event, how many of its key have to wait until it is processed or skipped. */
+/** For each event, how many events with its key wait until it is processed or skipped. */
 function followers(events: Parked[]): Map<string, number> {
   const seen = new Map<string, number>();
   const found = new Map<string, number>();

@@ -1,4 +1,4 @@
-/** Puts a subscription to another place, after showing how much that means. */
+/** Moves the cursors of a subscription to another position, after showing how many events this repeats or skips. */
 
 import { useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Subscription, useLoad } from "../../api";

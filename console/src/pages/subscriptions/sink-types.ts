@@ -1,4 +1,4 @@
-/** The types of sinks: what each calls its target. */
+/** The types of sinks, each with the member and label of its target. */
 
 import type { Schemas } from "../../api";
 

@@ -1,4 +1,4 @@
-/** The sink of a subscription: how its deliveries go, the one that fails, and what can be done about it. */
+/** The sink of a subscription: its recent deliveries, a failing delivery, and the possible actions. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -48,11 +48,11 @@ export function SinkOf({ subscription }: { subscription: Subscription }) {
     <>
       <Await of={found}>
         {(sink) => sink ? (
-          // What was stored is shown at once.
+          // The stored sink is shown at once.
           <Followed key={sink.updated_at} subscription={subscription} reload={found.reload} edit={() => setEditing(true)} show={setSecret} />
         ) : (
           <EmptyState title="This subscription has no sink">
-            <p>With a sink, the broker itself delivers the events: it posts them to a URL, batch by batch, in order.</p>
+            <p>With a sink, the broker itself delivers the events, in order: to a URL, an AWS service or an event type.</p>
             <button type="button" onClick={() => setEditing(true)}>Add a sink…</button>
           </EmptyState>
         )}
@@ -65,7 +65,7 @@ export function SinkOf({ subscription }: { subscription: Subscription }) {
 
 type Actions = { subscription: Subscription; reload: () => void; edit: () => void; show: (secret: string) => void };
 
-/** A sink is looked at again and again as long as there is one. */
+/** A sink is loaded again and again as long as there is one. */
 function Followed(actions: Actions) {
   const { id } = actions.subscription;
   const followed = useLoad((signal) => load(id, signal), [id], EVERY);
@@ -152,7 +152,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
   );
 }
 
-/** The last failure, unless the sink has taken something since then. */
+/** The last failure, unless a later delivery succeeded. */
 function failureNow(deliveries: Deliveries | undefined): Attempt | undefined {
   const failure = deliveries?.last_failure;
   return failure && failure.at > (deliveries.last_success_at ?? "") ? failure : undefined;
@@ -197,7 +197,7 @@ function Offset({ attempt: { event_type, partition }, offset }: { attempt: Attem
 function Failing({ subscription, failure, mayBeAhead, nextAt, retry, again }: {
   subscription: Subscription;
   failure: Attempt;
-  /** Whether events before it may not be delivered yet: then the cursor cannot be set behind it. */
+  /** Whether earlier events may not be delivered yet. If so, the cursor cannot be set after the failing event. */
   mayBeAhead: boolean;
   nextAt: string | null | undefined;
   retry: () => void;

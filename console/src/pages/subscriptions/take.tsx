@@ -1,4 +1,4 @@
-/** Takes a partition from the stream that reads it, shows what it is at, and gives it back, or goes on after that. */
+/** Takes a partition from the stream that reads it, shows its next event, which users can commit, and gives it back. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, api, type Problem, problemFrom, problemOf, type Schemas, send } from "../../api";
@@ -11,10 +11,10 @@ import type { Partition } from "./lag";
 
 type Batch = Schemas["SubscriptionEventStreamBatch"];
 
-// How long the broker waits for a commit, or for a request for more time.
+// How many seconds the broker waits for a commit, or for a request for more time.
 const SECONDS = 60;
 
-/** Reads a stream line by line, until it ends or the signal says so. */
+/** The lines of a stream, until it ends or its request is aborted. */
 async function* linesOf(response: Response): AsyncGenerator<string> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -38,7 +38,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
   const [problem, setProblem] = useState<Problem>();
   const [over, setOver] = useState(false);
   const stopping = useRef<AbortController>(undefined);
-  // Closing the dialog, or the tab, ends the stream, and with it the claim to the partition.
+  // When users close the dialog or the tab, the stream ends, so the broker gives the partition to consumers again.
   useEffect(() => () => stopping.current?.abort(), []);
 
   async function take() {
@@ -74,7 +74,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
     const params = { path: { subscription_id: subscription }, header: { "X-Nakadi-StreamId": stream } };
     const committed = batch!;
     const work = () => api.POST("/subscriptions/{subscription_id}/cursors", { params, body: { items: [committed.cursor] } });
-    // The next event may come before the answer.
+    // The next event may arrive before the response to the commit.
     if (await attempt(work, "The event is committed")) setBatch((now) => (now === committed ? undefined : now));
   };
 
@@ -94,9 +94,9 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
       {!asked && (
         <>
           <p>
-            A stream that has it because partitions are divided gives it up, at its commit timeout at the latest. This
-            page then reads it, and shows the event that it is at, for {SECONDS} seconds and whenever you ask for more
-            time. Consumers get it back at once when this dialog is closed.
+            A stream that did not request this partition by name gives it up, at its commit timeout at the latest. This
+            page then reads the partition, and shows its next event for {SECONDS} seconds, or longer if you ask for more
+            time. When you close this dialog, consumers get the partition back at once.
           </p>
           <div class="actions">
             <button type="button" class="quiet" onClick={onClose}>Cancel</button>

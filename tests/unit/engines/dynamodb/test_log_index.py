@@ -41,7 +41,7 @@ def index(aws):
 
 
 @pytest.mark.usefixtures("aws")
-def test_it_connects_with_its_first_call(monkeypatch):
+def test_the_index_connects_at_its_first_call(monkeypatch):
     """An index that is opened and never used creates no client, because creating a client takes long."""
     made = []
     connect = log_index.connect

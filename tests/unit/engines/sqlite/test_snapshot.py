@@ -23,7 +23,7 @@ def count_of(path, table):
         return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_it_stays_as_it_was_when_it_was_opened(busy_folder, tmp_path, monkeypatch):
+def test_a_snapshot_shows_no_later_commits(busy_folder, tmp_path, monkeypatch):
     """The copy, the mark and the keys are from one moment, whatever is committed meanwhile, even between two pages.
     (B1, B2)"""
     monkeypatch.setattr(snapshot, "PAGES_PER_STEP", 5)

@@ -34,7 +34,7 @@ def paths(manifest):
     return {file.path for file in manifest.files}
 
 
-def test_it_has_all_that_was_acknowledged_before_while_publishers_go_on(busy, backups, tmp_path):
+def test_a_backup_during_publishing_has_all_earlier_acknowledged_events(busy, backups, tmp_path):
     """A backup has the events that were acknowledged before it began, and perhaps some later ones, without a gap.
     (B1)"""
     done = threading.Event()
@@ -61,7 +61,7 @@ def test_it_has_all_that_was_acknowledged_before_while_publishers_go_on(busy, ba
         publisher.join()
 
 
-def test_it_has_the_archived_events_that_the_data_file_refers_to(busy, backups, tmp_path):
+def test_a_backup_has_the_archive_objects_of_its_data_file(busy, backups, tmp_path):
     """The archive objects in a backup are exactly those to which its data file refers. (B2)"""
     busy.publish(5)
     busy.archive()
@@ -77,7 +77,7 @@ def test_it_has_the_archived_events_that_the_data_file_refers_to(busy, backups, 
     assert count_in(tmp_path / "restored") == 8
 
 
-def test_it_has_the_key_and_the_tables_but_no_files_of_sqlite(busy, backups, tmp_path):
+def test_a_backup_has_the_key_and_the_tables_but_no_files_of_sqlite(busy, backups, tmp_path):
     """A backup has the key and whatever else is in the folder; only the owner may read the backup and the key. (B10)"""
     manifest = busy.back_up(backups)
 

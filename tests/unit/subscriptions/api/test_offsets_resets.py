@@ -361,7 +361,7 @@ class TestGoesOn:
         members.join(a_session("late", started_at=impatient.clock.now()))
         assert impatient.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
 
-    def test_it_is_audited_when_it_is_asked_for(self, impatient, serving, monkeypatch):
+    def test_a_reset_is_audited_when_it_is_requested(self, impatient, serving, monkeypatch):
         """The audit log records who requested what, even if the request is not repeated. (S310)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)

@@ -114,7 +114,7 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
     assert asyncio.run(take()).end == at(3)
 
 
-def test_it_is_as_lost_as_the_log_behind_it(threads):
+def test_a_replay_source_is_lost_with_its_log(threads):
     """After the parked events, the source is lost when the log is lost; both are released together."""
     source = a_source(threads)
     source._onward.is_topic_missing = True

@@ -43,7 +43,9 @@ AccessChange = AccessBlocked | Exception | EventType | None
 
 
 class ReadAccess:
-    """Reads the registry, so only `may_read` may be called on an event loop."""
+    """Checks who may read. All its methods but `may_read` read the registry, so only `may_read` may be called on an
+    event loop.
+    """
 
     def __init__(self, event_types: EventTypes, permissions: Permissions, features: Features) -> None:
         self._event_types = event_types
@@ -87,7 +89,7 @@ class ReadAccess:
         return current if current is not None and current.revision > known.revision else None
 
     def refresh_features(self) -> None:
-        """Read the features that are needed for every event, where there is no time to look them up."""
+        """Read the features that every event needs, because there is no time to read them for each event."""
         # One thread at a time, or an older answer could overwrite a newer one. `may_read` needs no lock: it reads one
         # attribute, and may see the old value for a moment longer, as if it had been called a moment earlier.
         with self._refreshing:

@@ -144,7 +144,7 @@ class StreamSession(Protocol):
         """An administrator has blocked the client or its event types."""
 
     def handle_refusal(self, error: Exception, /) -> Sequence[Any]:
-        """The client may not continue, or cannot."""
+        """The client may no longer read, or the stream cannot continue."""
 
 
 class EventSource(Protocol):

@@ -423,7 +423,7 @@ class PartitionReader:
         "until",
     )
 
-    def __init__(  # callers pass every part by name
+    def __init__(  # callers pass every argument by name
         self,
         feeds: Feeds,
         cursor_resolver: CursorResolver,

@@ -296,7 +296,7 @@ class LowLevelSession:
         return []
 
     def handle_refusal(self, error: Exception) -> list[StreamAction]:
-        """The client may not continue, or cannot."""
+        """The client may no longer read, or the stream cannot continue."""
         if self.end:
             return []
         self._stop_without_sending(StreamEnd.REFUSED)
@@ -307,7 +307,7 @@ class LowLevelSession:
         self._stop_without_sending(StreamEnd.GONE)
         return []
 
-    # Questions of the driver
+    # Queries by the driver
 
     def next_tick_at(self) -> float:
         """When the next tick has something to do."""

@@ -51,7 +51,9 @@ class LeaseObservation(Struct, frozen=True):
 
 
 class LeaseWatch:
-    """One process's observations of all leases. Keep it, because later looks compare leases with earlier ones."""
+    """One process's observations of all leases. Keep the object, because it compares leases with earlier
+    observations.
+    """
 
     def __init__(self, coordination: Coordination, clock: Clock) -> None:
         self._coordination = coordination

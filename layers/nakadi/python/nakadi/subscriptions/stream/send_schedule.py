@@ -48,7 +48,7 @@ class SendSchedule:
         self._sent_events = 0
         self._started = False
 
-    # Queries of the session
+    # Queries by the session
 
     def events_allowed_now(self) -> int:
         """How many events the session may send before the client must commit, or the stream reaches its limit."""

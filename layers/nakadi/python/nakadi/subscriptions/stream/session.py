@@ -221,7 +221,9 @@ class SubscriptionSession:
         return []
 
     def handle_refusal(self, _error: Exception) -> list[SessionAction]:
-        """The client may not continue, or cannot. These streams have no line that could say why."""
+        """The client may no longer read, or the stream cannot continue. These streams have no line that could give
+        the reason.
+        """
         return self._end_now(SessionEnd.REFUSED)
 
     def handle_shutdown(self) -> list[SessionAction]:
@@ -236,7 +238,7 @@ class SubscriptionSession:
             return self._release_now(SessionEnd.RELEASED)
         return self._begin_closing(SessionEnd.GONE, now)
 
-    # Questions of the driver
+    # Queries by the driver
 
     def expects_opening(self, opening: OpenPartition) -> bool:
         """Whether this is the latest opening of the partition, and its outcome is still awaited."""
@@ -316,7 +318,7 @@ class SubscriptionSession:
         is_same = shared.assignment is self._assignment
         self._assignment, self._offsets = shared.assignment, offsets
         if is_same:
-            # An equal entry may be another object: then it is checked once more, needlessly.
+            # An equal entry may be another object. If so, it is checked again, which does no harm.
             return [entry for each, entry in self._entries.items() if offsets.get(each) is not before.get(each)]
         self._entries = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
         return tuple(self._entries.values())
@@ -497,8 +499,8 @@ class SubscriptionSession:
         return []
 
     def _grant_extension(self, number: int, now: float) -> SessionAction:
-        """Restart the client's time to commit. The end of a closing session is not postponed, because others rely on
-        it.
+        """Restart the client's time to commit. The end of a closing session is not postponed, because other sessions
+        rely on it.
         """
         self._extensions_granted = number
         self._schedule.restart_commit_timeout(now)

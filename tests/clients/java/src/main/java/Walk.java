@@ -35,7 +35,7 @@ import local.nakadi.model.SubscriptionDraft;
 import local.nakadi.model.SubscriptionPartitionStats;
 import local.nakadi.model.TimelineDraft;
 
-/** Does with the generated client what users do with a broker. The first argument is the broker's URL. */
+/** Uses a broker with the generated client as users do. The first argument is the broker's URL. */
 public final class Walk {
     private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -98,7 +98,7 @@ public final class Walk {
         check("a", subscriptions.getSubscription(id, null).getAnnotations().get("team"));
 
         String newest = partitions.listPartitions(name, null, null).get(0).getNewestAvailableOffset();
-        // The client gives a stream back when it has ended, which it does once what it sent is committed.
+        // The client returns a stream when it has ended. It ends when all sent events are committed.
         var thread = Executors.newSingleThreadExecutor();
         Future<File> read = thread.submit(
             () -> subscriptions.streamSubscriptionEvents(id, null, 2, null, 2, null, null, null, null, null));
