@@ -327,7 +327,7 @@ class TestTopics:
         assert [log.values(topic, partition) for partition in range(3)] == [["a"], [], ["b"]]
 
     @pytest.mark.parametrize("partitions", [0, 1, 2])
-    def test_never_shrink(self, log: LogUnderTest, partitions):
+    def test_a_topic_keeps_its_partitions_if_fewer_are_requested(self, log: LogUnderTest, partitions):
         """A request for as many partitions as there are, or fewer, changes nothing."""
         topic = log.a_topic(partitions=2)
         log.log.add_partitions(topic, partitions)

@@ -48,7 +48,7 @@ def run_example(block, data_folder_with_tables):
     return shown.getvalue()
 
 
-def test_spark(data_folder_with_tables):
+def test_the_examples_for_spark(data_folder_with_tables):
     """The examples for Spark show the published orders, their items, and the members without a column."""
     shown = run_example("spark", data_folder_with_tables)
     assert "DK" in shown
@@ -56,7 +56,7 @@ def test_spark(data_folder_with_tables):
     assert "by bike" in shown
 
 
-def test_duckdb(data_folder_with_tables):
+def test_the_examples_for_duckdb(data_folder_with_tables):
     """The examples for DuckDB show the same results."""
     shown = run_example("duckdb", data_folder_with_tables)
     assert "orders" in shown
@@ -69,7 +69,7 @@ def test_pyiceberg(data_folder_with_tables):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands(command):
+def test_jobs_take_the_arguments_of_the_commands(command):
     """Every command for a job on the page has arguments that the job takes."""
     _, job, *arguments = shlex.split(command)
     assert import_module(f"nakadi_jobs.{job}")._options(arguments)

@@ -30,7 +30,7 @@ def same_counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
     return [Count(NOON, by, what, events, events * size, size) for by, what in kinds.items()]
 
 
-def test_rates():
+def test_the_mean_and_peak_rates_of_a_period():
     """The mean rate includes every minute of the period; the peak is the rate of the busiest minute."""
     told = traffic_of_period([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)

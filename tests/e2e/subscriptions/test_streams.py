@@ -227,7 +227,7 @@ def test_a_blocked_subject_is_refused(api, open_consumer):
         api.delete(blocked)
 
 
-def test_the_window(api, open_consumer):
+def test_the_window_limits_uncommitted_events(api, open_consumer):
     """Only as many events as the window allows are uncommitted at once. (S199, S195, S129)"""
     opened = open_consumer(subscribe_from_beginning(api, events=12), max_uncommitted_events=5, batch_flush_timeout=1)
     first = [opened.batch() for _ in range(5)]

@@ -82,7 +82,7 @@ def test_a_function_sees_only_its_folder_and_its_layers(function, tmp_path):
     assert [each.rpartition("/layers/")[2] for each in ours[1:]] == ["nakadi/python"]
 
 
-def test_its_context(function):
+def test_a_function_can_read_its_context(function):
     """A handler can read its name and its remaining time."""
     name, memory, remaining = function.invoke("context")
     assert (name, memory) == ("laptop-one", 512)

@@ -54,7 +54,7 @@ def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
 
 
 @pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
-def test_rates(expression, seconds):
+def test_a_rate_is_given_in_seconds(expression, seconds):
     """A rate is given in seconds."""
     assert parse_rate(expression) == seconds
 

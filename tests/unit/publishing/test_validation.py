@@ -185,7 +185,7 @@ def test_items_tell_of_missing_metadata(house, category, sent):
         "+12026-11-21T12:00:00Z",
     ],
 )
-def test_moments(house, moment):
+def test_times_with_an_offset_are_accepted(house, moment):
     """Times with an offset and up to nine decimal places are accepted, and stored to the letter. (P67, P69, P101)"""
     event_type = house.add(a_business_type())
     assert detail(house, event_type, {"metadata": metadata(occurred_at=moment)}) == ""

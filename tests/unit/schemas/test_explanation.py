@@ -107,7 +107,7 @@ def test_events_without_metadata_worth_the_name(metadata, line):
         ("null", 1, "expected: null, found: Integer"),
     ],
 )
-def test_types(type_name, value, text):
+def test_types_have_java_names(type_name, value, text):
     """Types have their Java names. (P72, R182)"""
     assert explain({"properties": {"a": {"type": type_name}}}, {"a": value}) == f"#/a: {text}"
 
@@ -165,7 +165,7 @@ def test_types(type_name, value, text):
         (SEVEN | {"contains": {"type": "null"}}, [1], "expected at least one array item to match 'contains' schema"),
     ],
 )
-def test_words(schema, value, text):
+def test_each_keyword_has_its_message(schema, value, text):
     """Each keyword has its message. (P70, P72, R182)"""
     assert explain(schema, value) == f"#: {text}"
 
@@ -183,7 +183,7 @@ def test_words(schema, value, text):
         (SEVEN | {"propertyNames": {"type": "null"}}, {"a": 1}, "#/a"),
     ],
 )
-def test_places(schema, value, pointer):
+def test_a_location_is_a_json_pointer(schema, value, pointer):
     """A location is a JSON Pointer after a number sign. (P71, P72)"""
     assert explain(schema, value).startswith(f"{pointer}: expected: null, found: ")
 

@@ -128,7 +128,7 @@ def test_formats_that_are_checked():
         ("iso-4217", "[a b] is not a valid alphabetic ISO 4217 currency code"),
     ],
 )
-def test_words(name, words):
+def test_the_message_quotes_the_string_and_names_the_format(name, words):
     """The message quotes the string and names the format. (P70)"""
     assert FORMAT_CHECKS[name]("a b") == words
 

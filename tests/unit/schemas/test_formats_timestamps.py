@@ -21,7 +21,7 @@ from nakadi.schemas.formats import timestamp_problem
         "2000-02-29T12:00:00Z",
     ],
 )
-def test_moments(text):
+def test_valid_times_are_accepted(text):
     """An existing date, a time with seconds and an offset are a valid time, with T and Z in either case. (P67, R181)"""
     assert timestamp_problem(text) is None
 
@@ -36,7 +36,7 @@ def test_moments(text):
         "-12026-11-21T12:00:57Z",
     ],
 )
-def test_oddities(text):
+def test_unusual_times_are_accepted(text):
     """A decimal point without digits, years of more than four digits, and negative years are accepted. (P69)"""
     assert timestamp_problem(text) is None
 

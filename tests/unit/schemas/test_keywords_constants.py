@@ -3,7 +3,7 @@
 from nakadi.schemas.keywords import CodeConstants
 
 
-def test_names():
+def test_a_constant_gets_a_generated_name():
     """A value gets a generated name, and the code sees only the given values. (P56)"""
     constants = CodeConstants({"len": len})
     name = constants.add_constant("__import__")
@@ -12,7 +12,7 @@ def test_names():
     assert constants.namespace == {"__builtins__": {}, "len": len, name: "__import__"}
 
 
-def test_texts():
+def test_a_string_has_one_name():
     """A string has one name, however often it is used. (P56)"""
     constants = CodeConstants({})
 

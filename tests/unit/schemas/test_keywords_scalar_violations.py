@@ -22,7 +22,7 @@ def test_values_that_a_keyword_is_not_about(keyword, value):
     assert reason({keyword: told.get(keyword, 1)}, value) is None
 
 
-def test_types():
+def test_integers_are_numbers_and_truth_values_are_not():
     """A truth value is not a number, and an integer is one. (P72)"""
     assert has_json_schema_type(1, "integer")
     assert has_json_schema_type(1, "number")
@@ -33,7 +33,7 @@ def test_types():
     ("schema", "value"),
     [({"enum": list(range(100))}, 5), ({"format": "uri"}, "a" * 1_000), ({"uniqueItems": True}, [1] * 1_000)],
 )
-def test_steps(schema, value):
+def test_finding_a_violation_takes_steps(schema, value):
     """Finding a violation takes steps if it takes long. (P71)"""
     with pytest.raises(StepsExhausted):
         reason(schema, value, steps=100)

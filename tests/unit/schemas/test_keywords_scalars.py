@@ -32,7 +32,7 @@ def test_expressions(schema, expected):
     assert expression(schema) == expected
 
 
-def test_const():
+def test_const_counts_from_draft_06_on():
     """A constant counts from draft 06 on. (P56)"""
     assert expression({"const": "a"}, Draft.SIX) == "(x == k1)"
 

@@ -14,7 +14,7 @@ from nakadi.schemas.keywords import (
 from nakadi.schemas.values import StepsExhausted, java_text
 
 
-def test_one():
+def test_a_single_violation_stays_unchanged():
     """A single violation stays unchanged, and no violations give None. (P71)"""
     one = SchemaViolation("#/a", "is wrong")
 
@@ -22,7 +22,7 @@ def test_one():
     assert combined_violation("#", ()) is None
 
 
-def test_several():
+def test_several_violations_are_counted_together():
     """Several violations are counted together with those inside them, each with its location. (P71)"""
     inside = combined_violation("#/b", (SchemaViolation("#/b/c", "is wrong"), SchemaViolation("#/b/d", "is wrong")))
     outside = combined_violation("#", (SchemaViolation("#/a", "is wrong"), inside))
@@ -36,7 +36,7 @@ def test_several():
     ]
 
 
-def test_very_many():
+def test_counting_violations_stops_at_a_limit():
     """Counting stops at a limit. (P71)"""
     many = combined_violation(
         "#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_VIOLATION_LINES + 1))
@@ -78,12 +78,12 @@ def test_quoting_is_work():
         quoted_value({str(number): 1 for number in range(1_000)}, [1_000])
 
 
-def test_types():
+def test_messages_have_java_names_of_types():
     """Types have their Java names. (P72)"""
     assert type_mismatch_message("string", 1) == "expected type: String, found: Integer"
     assert type_mismatch_message("object", 2**40) == "expected type: JSONObject, found: Long"
 
 
-def test_places():
+def test_member_names_are_escaped_in_a_pointer():
     """A member's name is escaped in the JSON Pointer. (P71)"""
     assert member_pointer("#/a", "b/~c") == "#/a/b~1~0c"

@@ -20,7 +20,7 @@ def refusal(schema: dict, **added: int) -> str:
     return refused.value.detail
 
 
-def test_text():
+def test_the_length_of_a_schema_is_limited():
     """A schema may have up to 256 KiB of text; the answer names the limit and the length."""
     check_schema_length("x" * limits.MAX_SCHEMA_CHARACTERS)
     with pytest.raises(Invalid) as refused:
@@ -28,21 +28,21 @@ def test_text():
     assert refused.value.detail == "schema is too large: at most 262144 characters are possible, found 262145"
 
 
-def test_depth():
+def test_the_depth_of_a_schema_is_limited():
     """A schema has at most 100 levels."""
     check_schema_size(nested_schema(100))
 
     assert refusal(nested_schema(101)) == "schema is too large: at most 100 levels of nesting are possible, found 101"
 
 
-def test_nodes():
+def test_the_number_of_nodes_is_limited():
     """Every node of a schema counts, wherever it is."""
     check_schema_size({"title": [0] * 9_998})
 
     assert refusal({"title": [0] * 9_999}) == "schema is too large: at most 10000 values are possible, found 10001"
 
 
-def test_enum():
+def test_the_number_of_enum_values_is_limited():
     """An enum has at most 5000 values."""
     check_schema_size({"enum": [0] * 5_000})
 

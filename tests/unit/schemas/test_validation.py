@@ -176,7 +176,7 @@ def test_defaults():
         assert event == before
 
 
-def test_content():
+def test_encoded_strings_are_not_decoded():
     """Validation does not decode encoded strings, so a string stays a string. (P56)"""
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64", "type": "string"}
 
@@ -238,7 +238,7 @@ def drafts_as_we_read_them(draft: int):
 
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
-def test_opinions(draft):
+def test_an_independent_implementation_agrees(draft):
     """The verdict, the explanation and an independent implementation agree for any schema and event. (P56, P71)"""
     reference = drafts_as_we_read_them(draft)
 

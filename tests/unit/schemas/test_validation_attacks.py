@@ -259,7 +259,7 @@ NONSENSE: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=150)
 @given(st.dictionaries(KEYWORDS, NONSENSE, max_size=5), VALUES)
-def test_nonsense(schema, value):
+def test_any_value_is_refused_or_is_a_usable_schema(schema, value):
     """Any value that is submitted as a schema is refused with a reason, or can check every event. (R153, R157)"""
     try:
         validator = compile_validator(schema)

@@ -272,13 +272,13 @@ def list_cases(valid: bool) -> Iterator[tuple[str, dict, object]]:
 
 
 @pytest.mark.parametrize(("_", "schema", "value"), list(list_cases(valid=True)))
-def test_valid(_, schema, value):
+def test_values_that_draft_04_accepts(_, schema, value):
     """The validator accepts every value that draft 04 accepts, keyword by keyword. (P56, R162)"""
     assert compile_validator(schema).accepts(value)
 
 
 @pytest.mark.parametrize(("_", "schema", "value"), list(list_cases(valid=False)))
-def test_not_valid(_, schema, value):
+def test_values_that_draft_04_refuses(_, schema, value):
     """The validator refuses every value that draft 04 refuses, keyword by keyword, with a reason. (P56, R162)"""
     validator = compile_validator(schema)
 
@@ -313,7 +313,7 @@ def test_every_keyword():
     )
 
 
-def test_suite():
+def test_disagreements_with_the_suite_have_reasons():
     """If the official suite does not agree in all groups of a file, the table gives the reason. (P56)"""
     for groups, agreeing, reason in SUITE.values():
         assert (agreeing < groups) == bool(reason)
@@ -332,7 +332,7 @@ def test_suite():
         {"pattern": r"\p{Letter}"},
     ],
 )
-def test_left_out(schema):
+def test_unsupported_keywords_are_refused(schema):
     """Keywords that the broker does not support cause the schema to be refused; they are not ignored. (R153, R154,
     R155)"""
     with pytest.raises(Invalid):

@@ -4,7 +4,7 @@ from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck
 from nakadi.schemas.validation import SourceLines
 
 
-def test_blocks():
+def test_lines_in_a_block_are_indented():
     """Lines that are written in a block are indented below its head. (P56)"""
     lines = SourceLines()
     with lines.indented_block("for item in value:"):

@@ -18,7 +18,7 @@ AMPLE = 1_000_000
     ("one", "other"),
     [(1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": [{}]}, {"a": [{}]}), (0.0, -0.0)],
 )
-def test_same(one, other):
+def test_equal_values_have_equal_keys(one, other):
     """Numbers are compared by value, and objects regardless of the order of their members. (P56)"""
     assert equality_key(one, [AMPLE]) == equality_key(other, [AMPLE])
 
@@ -38,7 +38,7 @@ def test_same(one, other):
         (["a", 1], {"a": 1}),
     ],
 )
-def test_different(one, other):
+def test_different_values_have_different_keys(one, other):
     """Truth values are not numbers, and values of different types are never equal. (P56)"""
     assert equality_key(one, [AMPLE]) != equality_key(other, [AMPLE])
 
@@ -50,7 +50,7 @@ def test_every_value_has_a_key(value):
     assert {equality_key(value, [AMPLE])} == {equality_key(value, [AMPLE])}
 
 
-def test_all_differ():
+def test_a_list_of_different_values_is_recognised():
     """In a list of different values, no two are equal. (P56)"""
     assert all_differ([1, True, "1", [1], [True], {"a": 1}], [AMPLE])
     assert not all_differ([[1, {"a": 2}], 3, [1.0, {"a": 2.0}]], [AMPLE])
@@ -58,7 +58,7 @@ def test_all_differ():
     assert not all_differ(["a", 1, None, 1.0], [AMPLE])
 
 
-def test_steps():
+def test_comparing_large_values_takes_steps():
     """Comparing large values takes as many steps as they have parts. (P56)"""
     with pytest.raises(StepsExhausted):
         equality_key([0] * 100, [99])
@@ -81,12 +81,12 @@ def test_steps():
         (float("inf"), 1, False),
     ],
 )
-def test_multiples(value, divisor, expected):
+def test_multiples_of_decimals_are_exact(value, divisor, expected):
     """Multiples are those of the decimals as written. (P56)"""
     assert is_multiple_of(value, Divisor.from_number(divisor)) is expected
 
 
-def test_exact():
+def test_a_number_has_exactly_the_value_of_its_text():
     """A number has exactly the value of its text. (P56)"""
     assert exact_fraction(0.1) == Fraction(1, 10)
     assert exact_fraction(10**40) == 10**40
