@@ -13,7 +13,7 @@ LAYER = read_pins("layers/dependencies/requirements.txt")
 
 
 def test_functions_run_with_what_is_tested():
-    """The layer has the versions with which the tests run, and each has hashes."""
+    """The layer has the same versions of packages as the tests, each with hashes."""
     tested = read_pins("requirements/test.txt")
     text = (ROOT / "layers/dependencies/requirements.txt").read_text()
 

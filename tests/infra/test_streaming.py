@@ -177,7 +177,7 @@ def test_the_image_is_made_of_what_it_needs(serving):
 
 
 def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large_deployment):
-    """The targets are in the role and in the setting, and the key of the secrets is theirs and the functions'. (X48)"""
+    """The role and the setting name the targets. The tasks and the functions have the same key of secrets. (X48)"""
     [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     function, queue = (

@@ -116,7 +116,9 @@ class World:
         return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Append some partitions, and refuse others, which may still reach the log now, later, or never."""
+        """Append the records of some partitions, and refuse those of others, which may still reach the log now,
+        later, or never.
+        """
         self.has_grown = True
         refused = {each for each in batches if self.fails()}
         fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))

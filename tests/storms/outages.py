@@ -286,7 +286,7 @@ class OutageSimulation:
     # Checks after the steps
 
     def finish(self) -> Figures:
-        """Let all participants return and do their work, and count what is wrong then."""
+        """Let all participants return and do their work, and then count the violations."""
         self._interrupting = 0.0
         self.indexer_is_here = self.keeper_is_here = True
         for _ in range(6):

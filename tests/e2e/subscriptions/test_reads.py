@@ -135,8 +135,9 @@ def test_many_unknown_paths_are_refused_at_once(api):
 
 
 def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann_client, bob_client):
-    """The administrator of a subscription may keep, withdraw and change it, but not learn the content of a schema.
-    (D3)"""
+    """The administrator of a subscription may keep, withdraw and change the declaration, but does not learn the
+    content of a schema. (D3)
+    """
     hidden = create_event_type(ann_client, schema=ORDER, authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
     subscription = create_subscription(ann_client, hidden["name"], reads=READS, authorization=section)

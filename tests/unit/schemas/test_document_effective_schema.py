@@ -59,8 +59,9 @@ def test_business_events_carry_metadata():
 
 
 def test_business_events_carry_metadata_behind_a_reference():
-    """A schema that only refers to another one is treated as that one, and metadata are required beside its properties.
-    (R171)"""
+    """A schema that only refers to another one is treated like the other one: the broker adds required metadata to
+    its properties. (R171)
+    """
     schema = {
         "$ref": "#/definitions/a",
         "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"properties": {"c": {}}, "required": ["c"]}},

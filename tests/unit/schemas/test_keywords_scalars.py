@@ -38,7 +38,7 @@ def test_const_counts_from_draft_06_on():
 
 
 def test_the_pattern_of_identifiers():
-    """The pattern of ids, which every event is checked for, does not use RE2. (P65)"""
+    """The pattern of event ids is checked without RE2, because every event has an id. (P65)"""
     constants = CodeConstants({})
 
     assert scalar_check({"pattern": EID_PATTERN, "type": "string"}, Draft.FOUR, "x", constants).valid_if == (

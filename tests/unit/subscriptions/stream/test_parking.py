@@ -62,7 +62,7 @@ def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
 
 
 def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
-    """If no events before them are uncommitted, parking events moves the cursor past them in the same step."""
+    """If no earlier event is uncommitted, parking events moves the cursor past them in the same step."""
     harness = a_harness("a")
     harness.arrive(events("a", "a", "b", "a"))
     [call] = harness.take_calls()
