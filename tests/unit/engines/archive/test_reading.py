@@ -293,6 +293,24 @@ def test_readers_do_not_wait_for_more_together_than_one_may(monkeypatch):
         assert setup.segment_cache.begin_reading_ahead("t", 0, setup.segments[6:]) == 8 * LARGE
 
 
+def test_a_segment_is_read_once_for_all_who_need_it_now(setup: ReadingSetup):
+    """While one reader reads a segment, others wait for its result, or its failure."""
+    setup.store.remove(["object 1"])
+    for number, outcome in enumerate(("events", "failure")):
+        setup.store.may_go_on.clear()
+        with ThreadPoolExecutor(4) as threads:
+            readings = [
+                threads.submit(setup.segment_cache.read_segment, "t", 0, setup.segments[number]) for _ in range(4)
+            ]
+            until(lambda: len(setup.store.asked) > number)  # noqa: B023  # it is called in this iteration
+            setup.store.may_go_on.set()
+            failures = [type(reading.exception(PATIENCE)) for reading in readings]
+        assert failures == [UnreadableSegment if outcome == "failure" else type(None)] * 4
+    assert setup.store.asked == ["object 0", "object 1"]
+    assert not setup.segment_cache._ahead
+    assert setup.segment_cache._bytes_ahead == 0
+
+
 def test_few_segments_are_unpacked_at_once(monkeypatch):
     """However many segments arrive at the same time, only a few are unpacked at a time."""
     parse, lock, may_go_on = member_format.parse_partition_member, threading.Lock(), threading.Event()

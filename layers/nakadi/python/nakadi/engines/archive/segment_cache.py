@@ -111,9 +111,22 @@ class SegmentCache:
         self._closed = False
 
     def read_segment(self, topic: str, partition: int, segment: IndexSegment) -> Events:
-        """The events of an archived segment. Raises `UnreadableSegment`."""
+        """The events of an archived segment. Raises `UnreadableSegment`.
+
+        It is read once for all readers that need it at the same time.
+        """
         location = _archived_location(segment)
-        known, ahead = self._cached_or_pending(location)
+        own: Future[Events] | None = None
+        with self._lock:
+            known, ahead = self._cached_or_pending(location)
+            if known is None and ahead is None:
+                own = Future()
+                own.set_running_or_notify_cancel()  # from here on, another reader cannot cancel it
+                self._ahead[location] = own
+                self._bytes_ahead += location.length
+        if own is not None:
+            own.add_done_callback(self._pending_read_remover(location))
+            return self._read_for_all(own, location, topic, partition, segment)
         if known is None and ahead is not None:
             # Its reader may never return for it.
             with suppress(CancelledError):
@@ -122,6 +135,18 @@ class SegmentCache:
             return self._read_segment(location, topic, partition, segment)
         self._metrics.cache_hits.add(1, "archive")
         return known
+
+    def _read_for_all(
+        self, own: Future[Events], location: ArchiveLocation, topic: str, partition: int, segment: IndexSegment
+    ) -> Events:
+        """Read a segment here, and pass on the result, or the failure, to those who wait for it."""
+        try:
+            events = self._read_segment(location, topic, partition, segment)
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        own.set_result(events)
+        return events
 
     def read_in_order(
         self, topic: str, partition: int, segments: Iterable[IndexSegment], start: int, limit: int, max_bytes: int
@@ -210,11 +235,11 @@ class SegmentCache:
             readers.shutdown(cancel_futures=True)
 
     def _cached_or_pending(self, location: ArchiveLocation) -> tuple[Events | None, Future[Events] | None]:
-        with self._lock:
-            known = self._members.get(location)
-            if known is not None:
-                self._members.move_to_end(location)
-            return known and known.events, self._ahead.get(location)
+        """The caller holds the lock."""
+        known = self._members.get(location)
+        if known is not None:
+            self._members.move_to_end(location)
+        return known and known.events, self._ahead.get(location)
 
     def _begin_read(self, topic: str, partition: int, segment: IndexSegment) -> Future[Events] | None:
         """The read of a segment, started unless it is in progress; None if its events are known, or after closing."""
