@@ -30,30 +30,26 @@ DATA = tuple(
     RuleException(
         place,
         "S1",
-        "Only the broker's own parts touch it; CloudTrail can tell who did, where that has to be known",
+        "Only the broker and its jobs use the bucket; CloudTrail can record each access if that is needed",
     )
     for place in ("Data/Archive", "Data/Tables")
 )
 
 # Exceptions with a customer's key
-OWN_KEY = (
-    RuleException("Data", "KDS3", "The key is one that the account's people look after, for what is stored here"),
-)
+OWN_KEY = (RuleException("Data", "KDS3", "The owners of the account manage this key"),)
 
 SERVING = (
     RuleException(
         "Functions",
         "IAM5[Resource::*]",
-        "X-Ray's two actions to send traces, and those for an interface in a network, know no resources",
+        "The two actions of X-Ray that send traces, and those for network interfaces, cannot be limited to resources",
     ),
     RuleException(
         "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
     RuleException("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
     RuleException("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
-    RuleException(
-        "Api/Rest", "APIG3", "A firewall is a matter of who is let in from where: it can be added to the stage"
-    ),
+    RuleException("Api/Rest", "APIG3", "A firewall depends on the clients of the stage, and can be added to it"),
     RuleException(
         "Api/Rest",
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs]",
@@ -88,8 +84,12 @@ STREAMING = (
     RuleException(
         "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
-    RuleException("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
-    RuleException("Streaming/Cluster", "ECS4", "It costs more than it shows: streams and CPU have metrics without it"),
+    RuleException("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken cannot be limited to resources"),
+    RuleException(
+        "Streaming/Cluster",
+        "ECS4",
+        "Container Insights costs more than it shows: streams and CPU have other metrics",
+    ),
     RuleException(
         "Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"
     ),
@@ -99,7 +99,7 @@ STREAMING = (
 # Exceptions with a load balancer beside the gateway
 DIRECT = (
     RuleException(
-        "Direct/OfBalancer", "EC23", "It is the way in for clients wherever they are; each request has a token"
+        "Direct/OfBalancer", "EC23", "Clients reach this load balancer from any address; each request has a token"
     ),
     RuleException(
         "Direct/Balancer", "ELB2", "Logs of a balancer need a bucket of their own; requests can be events of the broker"
@@ -126,15 +126,15 @@ ANALYTICS = (
     RuleException(
         "Analytics", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
-    RuleException("Analytics", "IAM5[Resource::{tables}/*]", "Tables have files that nobody knows before"),
+    RuleException("Analytics", "IAM5[Resource::{tables}/*]", "The names of files in tables are not known before"),
     RuleException("Analytics", "IAM5[Resource::{logs}/*]", "Glue makes its own log groups, below a name that is fixed"),
     RuleException(
         "Analytics",
         "IAM5[Resource::*]",
-        "cloudwatch:PutMetricData knows no resources; a condition narrows it to the namespace of Glue",
+        "cloudwatch:PutMetricData cannot be limited to resources; a condition limits it to the namespace of Glue",
     ),
-    RuleException("Analytics", "GL1", "Logs say how much was read and written, and show no events"),
-    RuleException("Analytics", "GL3", "Jobs keep no bookmarks: what they have done is in what they wrote"),
+    RuleException("Analytics", "GL1", "Logs contain numbers of events and bytes, but no events"),
+    RuleException("Analytics", "GL3", "Jobs use no bookmarks: the tables record their progress"),
 )
 
 
@@ -157,7 +157,7 @@ def serving_exceptions(context: Context) -> Sequence[RuleException]:
 def _sink_exceptions(context: Context) -> Sequence[RuleException]:
     targets = [target for found in context.targets_by_service.values() for target in found if "*" in target]
     return [
-        RuleException("Streaming", f"IAM5[Resource::{target}]", "Whoever deploys names what sinks may deliver to")
+        RuleException("Streaming", f"IAM5[Resource::{target}]", "The person who deploys names the targets of sinks")
         for target in targets
     ]
 

@@ -28,10 +28,10 @@ REFUSALS: Mapping[str, tuple[HTTPStatus, str]] = {
     # The gateway uses this type for unknown paths and methods.
     "MISSING_AUTHENTICATION_TOKEN": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
     "RESOURCE_NOT_FOUND": (HTTPStatus.NOT_FOUND, "There is nothing at this path"),
-    "REQUEST_TOO_LARGE": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is larger than the gateway takes in"),
+    "REQUEST_TOO_LARGE": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is larger than the gateway accepts"),
     "UNSUPPORTED_MEDIA_TYPE": (
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        "The body is not packed with gzip or deflate, as its Content-Encoding would have to say",
+        "The body has a Content-Encoding other than gzip and deflate",
     ),
     "QUOTA_EXCEEDED": (HTTPStatus.TOO_MANY_REQUESTS, GATEWAY_MESSAGE),
     "THROTTLED": (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests at once"),
@@ -46,9 +46,7 @@ REFUSALS: Mapping[str, tuple[HTTPStatus, str]] = {
 # The API accepts bearer tokens only, so a signature is no valid token either.
 TOKEN_ERRORS = ("UNAUTHORIZED", "EXPIRED_TOKEN", "INVALID_SIGNATURE")
 
-ASLEEP_DETAIL = (
-    "Streams are asleep. What is published is kept, and can be read when this stage is deployed awake again."
-)
+ASLEEP_DETAIL = "Streams are asleep. The broker keeps published events for streams after a deployment without `asleep`."
 ASLEEP_RETRY_AFTER = "600"
 
 RETRYABLE_STATUSES = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}

@@ -114,14 +114,14 @@ class Observability(Construct):
             "TablesAreThrottled",
             self._sum_metrics("Throttled requests", self._throttle_metrics()),
             10,
-            "Tables are asked for more than they give",
+            "DynamoDB rejects requests to tables",
             periods=5,
         )
         yield self._create_alarm(
             "HousekeepingFails",
             self._functions["housekeeping"].metric_errors(period=HOUSEKEEPING_PERIOD),
             1,
-            "Retention and compaction do not happen",
+            "Housekeeping does not remove or compact events",
             periods=3,
         )
 
@@ -137,7 +137,7 @@ class Observability(Construct):
             "IndexerIsLate",
             indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
             300_000,
-            "Events are counted and archived later than five minutes after they came",
+            "Events are counted and archived more than five minutes after they were stored",
             periods=5,
         )
         yield self._create_alarm(
@@ -245,7 +245,7 @@ class Observability(Construct):
             "ApiFails",
             self._api.metric_server_error(statistic="Sum", period=MINUTE),
             5,
-            "Requests are answered by 5xx",
+            "Requests get 5xx",
             periods=3,
         )
         yield self._create_alarm(
@@ -276,7 +276,7 @@ class Observability(Construct):
             "StreamingFails",
             _target_group_metric(streaming, "HTTPCode_Target_5XX_Count", "Sum"),
             5,
-            "Streams are answered by 5xx",
+            "Stream requests get 5xx",
             periods=3,
         )
         yield self._create_alarm(
@@ -292,7 +292,7 @@ class Observability(Construct):
             "DirectRequestsFail",
             _target_group_metric(direct, "HTTPCode_Target_5XX_Count", "Sum"),
             5,
-            "Requests that do not come by the gateway are answered by 5xx",
+            "Requests to the direct load balancer get 5xx",
             periods=3,
         )
 
@@ -310,7 +310,7 @@ class Observability(Construct):
             "TablesAreSlow",
             self._function_metric("TableLatency", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
             late_seconds,
-            "Events come to their tables long after they were published",
+            "Events reach their tables long after they were published",
             periods=2,
         )
         yield self._create_alarm(
@@ -335,7 +335,7 @@ class Observability(Construct):
                 label="Burn rate or pressure, of what is allowed",
             ),
             1,
-            "Events come to their tables later than the objectives of these tables want",
+            "Events reach their tables later than the objectives of these tables allow",
             periods=2,
         )
 
@@ -344,7 +344,7 @@ class Observability(Construct):
             "SubscriptionsAreStalled",
             self._function_metric("StalledSubscriptions", "housekeeping", HOUSEKEEPING_PERIOD),
             1,
-            "Subscriptions have events to process, and nothing is committed, or later than their objectives allow",
+            "Subscriptions have waiting events, and commit nothing, or later than their objectives allow",
             periods=2,
         )
 
@@ -375,7 +375,7 @@ class Observability(Construct):
                 label="Share of refused requests to publish",
             ),
             REFUSED_SHARE,
-            "More than a tenth of the requests to publish are refused: their events do not fit, or may not come",
+            "More than a tenth of the requests to publish get 4xx: usually their events do not fit the schema",
         )
         yield self._create_alarm(
             "SubscriptionsMissObjectives",

@@ -112,7 +112,7 @@ class _Mirror:
             for name in failures.keys() - {each for each in known if known[each] == failures.get(each)}:
                 print_note(f"{name}: {failures[name]}")
             for name in known.keys() - failures.keys():
-                print_note(f"{name}: it goes on.")
+                print_note(f"{name}: copying continues.")
             known = failures
             time.sleep(_SECONDS_BETWEEN_ROUNDS)
 

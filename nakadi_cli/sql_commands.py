@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     shows=False,
 )
 @click.argument("query")
-@click.option("--data", metavar="FOLDER", help="Ask this data folder, instead of a broker: see above.")
+@click.option("--data", metavar="FOLDER", help="Query this data folder instead of a broker: see above.")
 @click.option("--tables", envvar="NAKADI_TABLES", help="Where the jobs' tables are: see above.")
 @click.option("--database", default="nakadi", show_default=True, help="The database of the tables.")
 @click.option("--json", "form", flag_value="json", help="Print each row as JSON, on a separate line.")

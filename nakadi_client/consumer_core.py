@@ -553,7 +553,7 @@ class ConsumerCore:
         assert isinstance(look, Look)
         session = self._sessions.get(look.stream_id)
         for batch in session.in_hand.values() if session else ():
-            # "" is no offset, and prevents another request for it.
+            # "" is not an offset. It prevents another request for one.
             batch.before = batch.before or committed.get(batch.cursor.place, "")
 
     def handle_leave_answer(self, answer: Answer | NoAnswer) -> None:

@@ -17,8 +17,8 @@ _LOGGER = logging.getLogger("nakadi_client")
 
 
 class Lane(Enum):
-    """A separate kind of key: unordered events have the key `NONE`. They hold back no key, but a retry of one pauses
-    the whole producer.
+    """A separate kind of key: unordered events have the key `NONE`. They do not wait for each other, but a retry of one
+    pauses the whole producer.
     """
 
     NONE = auto()

@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
-        """Parse options. Others are Spark's own, such as the place of a checkpoint. Raises `BadRead`."""
+        """Parse options. Other options, such as the place of a checkpoint, are for Spark itself. Raises `BadRead`."""
         source = read_source(options)
         if not options.get("event_type"):
             raise BadRead("The option event_type is missing.")

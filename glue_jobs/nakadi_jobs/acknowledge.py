@@ -22,10 +22,10 @@ from nakadi_jobs.command import BadArguments
 from nakadi_jobs.reports import DONE, NOT_DONE
 
 DESCRIPTION = """\
-Say that what is missing in tables, and what does not fit their columns, is known.
+Mark events that are missing from tables, or do not fit their columns, as known.
 
-Every run of compaction warns of these events until then, and of those that come later. They stay in the counts of
-reports and metrics, and what is missing can be read again by --read-damaged of compaction, after it was repaired."""
+Every run of compaction warns of such events until they are known. They stay in the counts of reports and metrics.
+After the archive has been repaired, compaction with --read-damaged reads missing events again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -131,5 +131,5 @@ def _move_members_out(
     except PartitionBusy:
         return HoldingObject(key, "another process writes a partition of it anew")
     except (ArchiveObjectGone, BadArchive, Unavailable) as error:
-        return HoldingObject(key, f"what lives in it could not be moved: {error}")
+        return HoldingObject(key, f"its live members could not be moved: {error}")
     return None

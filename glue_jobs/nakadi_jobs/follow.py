@@ -163,7 +163,7 @@ def follow(work: JobContext) -> None:
                 had_news = bool(follower.round())
             except Unavailable as reason:
                 # A short outage of a store is no reason to restart Spark.
-                work.report.info("log index", f"looking for news failed, and is repeated: {reason}")
+                work.report.info("log index", f"looking for new events failed, trying again: {reason}")
             else:
                 if work.options.until_idle:
                     if not had_news:

@@ -200,7 +200,7 @@ def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: dateti
     except EvacuationBusy:
         return  # another process is merging this archive
     for key, problem in result.problem_by_key.items():
-        work.report.complain("archive", f"what lives in {key} could not be moved: {problem}")
+        work.report.complain("archive", f"the live members of {key} could not be moved: {problem}")
     if result.moved_count:
         work.report.info(
             "archive", f"{result.moved_count} objects go with the next run: {result.dead_bytes} bytes in them are dead"

@@ -403,7 +403,7 @@ class Table(msgspec.Struct, frozen=True):
         return sum(1 for _ in found.orphanFileLocations())
 
     def remove_files_of_attempts(self, change: Change) -> None:
-        """Remove the files of attempts at Spark's tasks that do not count, if Spark may repeat tasks."""
+        """Remove the files of attempts whose results the table does not use, if Spark may repeat tasks."""
         if has_tasks_in_driver(str(self.spark.sparkContext.master)) or self._is_in_table_bucket():
             return
         attempts.wait_for_killed_attempts(self.spark)

@@ -56,7 +56,7 @@ ALERTS = (
         minutes=10,
         severity="warning",
         summary="{{ $value }} subscriptions have events, and their consumers commit nothing",
-        action="nakadi subscriptions list --lag names them. Mend the consumer, or set a policy for the event.",
+        action="nakadi subscriptions list --lag names them. Fix the consumer, or set a policy for the event.",
     ),
     Alert(
         name="NakadiSinkFails",
@@ -64,7 +64,7 @@ ALERTS = (
         minutes=0,
         severity="warning",
         summary="The sink of subscription {{ $labels.subscription }} has accepted nothing for two minutes, and fails",
-        action="nakadi sinks show has the last failure. Mend the receiver; the events wait.",
+        action="nakadi sinks show has the last failure. Fix the receiver; the events wait.",
     ),
     Alert(
         name="NakadiPartitionIsHot",
@@ -126,7 +126,7 @@ ALERTS = (
         minutes=5,
         severity="warning",
         summary="More than a tenth of the events of {{ $labels.event_type }} do not fit its schema",
-        action="Compare the newest versions of the schema, and take the change back or fix the publisher.",
+        action="Compare the newest versions of the schema, and revert the change or fix the publisher.",
     ),
     Alert(
         name="NakadiWorkersDie",
@@ -162,7 +162,7 @@ ALERTS = (
         minutes=0,
         severity="warning",
         summary="The broker has not removed expired events, nor looked for stuck consumers, for a quarter of an hour",
-        action="The log says which step it is at; a store that does not answer can hold it up.",
+        action="The log names steps that failed; a store that does not answer can delay housekeeping.",
     ),
     Alert(
         name="NakadiTablesAreLate",
@@ -180,7 +180,7 @@ ALERTS = (
         ),
         minutes=10,
         severity="warning",
-        summary="Events of {{ $labels.event_type }} come to their table later than its objective wants",
+        summary="Events of {{ $labels.event_type }} reach their table later than its objective allows",
         action="nakadi tables objectives names the slowest partition. See the last run of the job, or start it again.",
     ),
     Alert(
@@ -188,7 +188,7 @@ ALERTS = (
         expression='sum by (event_type) (nakadi_table_defects{kind!="late"}) > 0',
         minutes=0,
         severity="warning",
-        summary="{{ $value }} new events of {{ $labels.event_type }} in its table are not as they should be",
-        action="GET /event-types/{name}/table-runs says what is wrong with them, by rule and path.",
+        summary="{{ $value }} new events of {{ $labels.event_type }} in its table are faulty",
+        action="GET /event-types/{name}/table-runs lists the faults by rule and path.",
     ),
 )

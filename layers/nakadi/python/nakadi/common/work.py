@@ -22,7 +22,7 @@ TURN_TIMEOUT_SECONDS = 5.0
 GONE_CLIENT_CHECK_INTERVAL_SECONDS = 0.1
 
 TOO_MUCH_LONG_WORK_MESSAGE = "Too much work is waiting, please repeat request"
-WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
+WORK_ABANDONED_MESSAGE = "The work was given up, because the client closed its connection or the broker is about to end"
 
 
 class NeedsThread(BaseException):

@@ -57,7 +57,7 @@ class KnownSinks:
 
     def read(self) -> Mapping[str, Sink]:
         """The sinks by their subscriptions: the same object as before if there was no change."""
-        # The number is read before the sinks: after a change in between, the next look reads them again.
+        # The number is read before the sinks: if they change in between, the next look reads them again.
         changes = self._repository.registry.change_counters()
         if self._read is None or self._read[0] != changes:
             self._read = changes, {each.subscription_id: each for each in self._repository.all()}

@@ -1,4 +1,4 @@
-"""What the owner of an event type expects of its events, as annotations of the event type state.
+"""The expectations of an event type's owner for its events, which annotations of the event type state.
 
     nakadi.io/expect: "total.amount >= 0"
     nakadi.io/expect-customer: "customer.id and not (customer.id contains ' ')"

@@ -28,8 +28,8 @@ MIN_BYTES_TO_MEASURE_ANSWER = 1_000_000
 """A shorter body cannot grow to `MAX_ANSWER_BYTES`, so nobody measures its JSON."""
 
 ANSWER_TOO_LARGE_MESSAGE = (
-    "The answer would have {size} bytes, and {most} can be sent. Ask for it packed, with the headers Accept and "
-    "Accept-Encoding: gzip, or for less at once, with limit where it is known"
+    "The response would have {size} bytes, but at most {most} can be sent. Request it compressed, with the "
+    "headers Accept and Accept-Encoding: gzip, or request less at once, with limit if the operation has it"
 )
 
 

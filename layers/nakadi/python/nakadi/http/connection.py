@@ -80,9 +80,9 @@ TOO_MANY_HEADERS_REFUSAL = RequestRefusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADER_COUNT} headers"
 )
 TOO_MUCH_BETWEEN_CHUNKS_REFUSAL = RequestRefusal(
-    HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD_BYTES} bytes stand between two chunks"
+    HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD_BYTES} bytes are between two chunks"
 )
-UNREADABLE_REQUEST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNREADABLE_REQUEST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is not valid HTTP/1.1")
 UNKNOWN_VERSION_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
 BAD_HOST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
 UNEXPECTED_CHUNKS_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")

@@ -28,9 +28,7 @@ def checked_path(request: Request) -> str:
     if SUSPICIOUS_PATH_PATTERN.search(path):
         raise Malformed("The request was rejected because its URL is not normal")
     if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE_PATTERN.search(target)):
-        raise Malformed(
-            "The request was rejected because its URL has characters that are not escaped as they should be"
-        )
+        raise Malformed("The request was rejected because its URL has characters that must be escaped")
     if "%" in target:
         try:
             unquote_to_bytes(target).decode()

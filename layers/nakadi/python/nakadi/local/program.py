@@ -160,7 +160,9 @@ def _open_socket(host: str, port: int) -> socket.socket:
         return open_listening_socket(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise BadSetting(f"Port {port} is in use: stop who has it, or choose another with --port.") from error
+            raise BadSetting(
+                f"Port {port} is in use: stop the program that uses it, or choose another with --port."
+            ) from error
         raise BadSetting(f"Port {port} of {host} cannot be had: {error.strerror}.") from error
 
 
@@ -191,7 +193,7 @@ def _describe_processes(workers: int) -> str:
         return f"One process answers requests: {first}"
     return (
         f"{workers} processes answer requests: {first} and its children (pgrep -P {first} lists them);"
-        " --workers 1 has one"
+        " --workers 1 starts one"
     )
 
 

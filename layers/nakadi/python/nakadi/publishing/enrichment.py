@@ -27,8 +27,8 @@ DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 up to, but not including, 1; all numbers are equally likely."""
 
 HashOrders = Mapping[int, Sequence[int]]
-"""For a number of partitions, the indexes that replace the indexes of hashes in the list of partitions. For a missing
-number, indexes stay the same."""
+"""By number of partitions, the indexes that replace the indexes of hashes in the list of partitions. If a number is
+missing, the indexes of hashes apply."""
 
 KEYS_TOO_LONG_MESSAGE = (
     "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"

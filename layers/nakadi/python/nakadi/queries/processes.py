@@ -55,7 +55,7 @@ VARIABLES_FOR_REST_CATALOG = ("NAKADI_CATALOG_TOKEN",)
 SWITCHED_OFF_MESSAGE = "This broker does not offer queries"
 TOO_MANY_MESSAGE = "Too many queries are running, please repeat request"
 TABLES_UNREADABLE_MESSAGE = "The broker cannot read the tables of these events; its log says why"
-ABANDONED_MESSAGE = "The query was given up, for the client closed its connection or the broker is about to end"
+ABANDONED_MESSAGE = "The query was given up, because the client closed its connection or the broker is about to end"
 
 OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
     "bad_query": Invalid,

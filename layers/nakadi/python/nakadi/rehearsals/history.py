@@ -31,7 +31,7 @@ MAX_EVENTS = 100_000_000
 
 BAD_DURATION_MESSAGE = "`last` is a number with a unit (s, m, h or d), such as 7d"
 BAD_NUMBER_MESSAGE = f"`events` is a number between 1 and {MAX_EVENTS}"
-ONE_SPAN_MESSAGE = "Say either with `last` how far back the rehearsal begins, or with `events` how many it has"
+ONE_SPAN_MESSAGE = "Give either `last`, how far back the rehearsal begins, or `events`, how many events it has"
 
 
 class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -49,7 +49,7 @@ _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
         "Keep the identifier as it was",
     ),
     ChangeKind.SCHEMA_REMOVED: (
-        "{The} was added to or taken away from where a schema was absent or present before",
+        "{The} was added or removed",
         "Old and new events would follow different rules there",
         "Keep it as it was; a new optional property may carry what is new",
     ),

@@ -30,12 +30,12 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, spend_steps
 
 Schema = Mapping[str, Any]
 AcceptsPart = Callable[[Schema, Any, RemainingSteps], bool]
-"""Whether a value is valid by a part of the schema. Each part is compiled when it is needed first."""
+"""Whether a value is valid according to a part of the schema. Each part is compiled when it is needed first."""
 
 # An event may be nested deeper than Python can call; violations so deep inside help no reader.
 _MAX_EXPLANATION_LEVELS = 100
 
-# Code for a part contains the code for its inner parts, so down to this level the code is that many times as long.
+# The code for a part contains the code for its inner parts, so each of these levels can add the whole code once more.
 _MAX_LEVELS_OF_PARTS = 4
 
 # The first number is enough for nearly every event, and takes milliseconds; the second is enough for lists of thousands

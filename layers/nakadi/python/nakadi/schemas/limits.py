@@ -1,8 +1,8 @@
 """How large a schema may be, so that it compiles within a second and in little memory, and how far it may expand:
-against how many schemas a value of an event may be checked. References and combinators multiply. Twenty definitions
-that each name the previous one twice make a million, in less than a kilobyte, and so do twenty levels of properties
-whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at any depth, is
-checked against more schemas.
+against how many schemas a value of an event may be checked. References and combinators multiply this number. Twenty
+definitions that each name the previous one twice require a million checks, in less than a kilobyte, and so do twenty
+levels of properties whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at
+any depth, is checked against more schemas.
 
 * All alternatives count, because an event can be made that fails each of them at its very end.
 * A name may match all of the patterns.

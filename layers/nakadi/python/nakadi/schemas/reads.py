@@ -233,7 +233,7 @@ class MemberSearch:
         return self._patterns[pattern].is_found_in(name, self._steps)
 
     def _unfold(self, schema: Mapping[str, Any] | bool, depth: int) -> _Shape:
-        """The parts of a schema that refers to others; otherwise the schema itself."""
+        """The parts of a schema that combines or refers to other schemas; of any other schema, the schema itself."""
         if depth > MAX_DEPTH:
             raise StepsExhausted
         spend_steps(self._steps, _steps_to_look_at(schema))

@@ -11,7 +11,7 @@ from nakadi.model.outcomes import Unavailable
 
 
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
-    """When events move to the archive, and how long they stay where.
+    """When events move to the archive, and how long each half keeps them.
 
     The first three values are in seconds. `archive_after`: about how long events wait to be archived; owners that
     trigger every step themselves set an infinite time. `hot_retention`: how long the hot half keeps archived events.

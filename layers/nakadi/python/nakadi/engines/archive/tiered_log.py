@@ -214,7 +214,7 @@ class TieredLog:
             raise Unavailable("The event log is closed.")
         known = self._index.topic(topic)
         if known is None:
-            self._hot.bounds(topic, [partition])  # raises UnknownTopic if that is why
+            self._hot.bounds(topic, [partition])  # raises UnknownTopic if the topic does not exist
             return None
         if start < known.oldest.get(partition, 0):
             return None

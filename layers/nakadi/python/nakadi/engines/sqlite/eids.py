@@ -119,7 +119,7 @@ class EidMemory:
             pass
 
     def catch_up(self, connection: sqlite3.Connection, version: int) -> None:
-        """Read the additions of other connections, if the file has another version than at the last call.
+        """Read the additions of other connections, if the file has changed since the last call.
 
         Within a transaction that may write, nothing is missing then.
         """

@@ -58,7 +58,7 @@ SELECT_LOG_ENDS = """
 """
 SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
-# A half-written mark looks like damage; its writer is done by the next attempt, or at least by the last one.
+# A half-written mark looks damaged, so the check is repeated: by the last attempt, its writer has finished.
 CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 
 # The mark's list helps people who look for missing data; the number alone shows that something is missing.
@@ -68,8 +68,8 @@ MAX_NAMES_SHOWN = 5
 MAX_FULLY_CHECKED_BYTES = 32_000_000
 
 REMEDY_MESSAGE = (
-    "Put back the files that belong together, or start once with --accept-loss: the broker then takes what is there "
-    "for the whole, and writes a new mark."
+    "Put back the files that belong together, or start once with --accept-loss: the broker then accepts the file "
+    "as complete, and writes a new mark."
 )
 
 
@@ -212,7 +212,7 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
         if found == before and found.transaction_count > 1:
             return (
                 f"{wal} is damaged behind {found.valid_frame_count} pages: "
-                f"at least {found.transaction_count - 1} transactions stand there that cannot be read."
+                f"at least {found.transaction_count - 1} transactions after that cannot be read."
             )
         before = found
         time.sleep(SECONDS_BETWEEN_CHECKS)

@@ -43,7 +43,8 @@ MESSAGE_LENGTH_FORMAT = struct.Struct("<I")
 BYTES_RECEIVED_AT_ONCE = 1 << 18
 
 FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
-"""The failures of an append. The process that sent it gets `Unavailable` for every other one."""
+"""The failures of an append that are passed on. For every other failure, the process that sent the append gets
+`Unavailable`."""
 
 
 class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
@@ -435,7 +436,7 @@ class _WorkerConnection(asyncio.Protocol):
         self._schedule_sending()
 
     def _write(self, message: Struct) -> None:
-        # On the loop alone. A process that has ended needs no outcome: its appends are still stored or refused.
+        # Runs only on the loop. A process that has ended needs no outcome: its appends are still stored or refused.
         if self._transport is not None:
             self._transport.write(encode_length_prefixed(message))
 

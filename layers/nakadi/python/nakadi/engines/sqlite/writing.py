@@ -269,7 +269,8 @@ class LogWriter:
                 appends.append(self._appends.popleft())
                 size += appends[-1].size
             self._waiting_bytes -= size
-            # Only one step: appends that arrive during a long clean-up wait for one step of it.
+            # Take only one step, so that appends which arrive during a long clean-up wait for one step of it, not for
+            # all.
             return appends, [self._steps.popleft()] if self._steps else []
 
     def _read_some_eids(self) -> None:

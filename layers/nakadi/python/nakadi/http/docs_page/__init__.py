@@ -92,7 +92,14 @@ def _introduction() -> Html:
         "header",
         element("h1", info["title"], " ", version),
         prose_html(info["description"]),
-        element("p", "For programs there is the same as an ", description, ". This broker is at ", _address_tag(), "."),
+        element(
+            "p",
+            "Programs can read the same description as an ",
+            description,
+            ". This broker is at ",
+            _address_tag(),
+            ".",
+        ),
         id="top",
     )
 
@@ -102,7 +109,7 @@ def _address_tag() -> Html:
 
 
 def _operation_groups() -> list[Html]:
-    nothing = element("p", "Nothing here has all of these words in it.", class_="nothing", hidden="")
+    nothing = element("p", "No operation contains all of these words.", class_="nothing", hidden="")
     groups = [_operation_group(tag, _operations_of_tag(tag["name"])) for tag in document()["tags"]]
     return [element("div", nothing, *groups, id="operations")]
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     options = _parse_options(arguments)
     try:
         if options.stage:
-            # Only those who have a stage have the AWS SDK.
+            # The AWS SDK is installed only where stages are backed up.
             from nakadi.local.stage_backups.program import run_stage_backup_command  # noqa: PLC0415
 
             return run_stage_backup_command(options, _version(), environ)

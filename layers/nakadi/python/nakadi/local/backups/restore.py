@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_options(arguments)
     try:
         if options.stage:
-            # Only those who have a stage have the AWS SDK.
+            # The AWS SDK is installed only where stages are restored.
             from nakadi.local.stage_backups.program import restore_into_stage  # noqa: PLC0415
 
             return restore_into_stage(options)

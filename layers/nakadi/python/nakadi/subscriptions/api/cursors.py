@@ -155,7 +155,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
         """Set offsets, backward or forward. Without cursors, only initialise the offsets."""
         found = self.subscription_repository.find(subscription_id)
         self._require_not_blocked(found, subject)
-        # Not with a cached event type, because the bounds that are read next belong to the current one.
+        # The registry, not the cache, supplies the event type: the bounds that are read next belong to the current one.
         resolved = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)

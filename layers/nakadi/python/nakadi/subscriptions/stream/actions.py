@@ -72,7 +72,7 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
 
     @property
     def sends_each_event_at_once(self) -> bool:
-        """Whether no event waits for others of its batch."""
+        """Whether each event is sent at once, without waiting for further events of a batch."""
         return self.sends_at_once or self.batch_limit == 1
 
 
