@@ -3,20 +3,33 @@
 Every event is in the tables once, with its values, and no file is left that no table knows.
 """
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from infra.laptop.roles import write_roles
 from tests.support.bytes_left import find_files_with_text, list_files_in
-from tests.support.jobs import order
+from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
+from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
 from tests.support.patience import until
+from tests.support.s3_files import buckets_in_spark
 from tests.support.spark_cluster import cluster_in_driver, open_cluster
 
 NAME = "customer-4711-of-the-long-name"
 ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
 LATELY = datetime.now(UTC) - timedelta(minutes=10)
+
+ALL_OF_S3 = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+ROWS = f"arn:aws:s3:::{PREFIX}/tables/*/data/*"
+DRIVER_POLICY = [ALL_OF_S3, {"Effect": "Deny", "Action": "s3:PutObject", "Resource": ROWS}]
+EXECUTOR_POLICY = [
+    {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{PREFIX}/log/*"},
+    {"Effect": "Allow", "Action": "s3:PutObject", "Resource": ROWS},
+]
+
 COLUMNS = ("nakadi_partition", "nakadi_offset", "order_number", "total", "customer.id", "items[0].sku")
 
 
@@ -57,8 +70,11 @@ class Orders:
 
     def check(self):
         """Check that every event is there once, and that every data file belongs to a table."""
-        assert self.jobs.rows("order_placed", *COLUMNS) == sorted((*at, *each) for at, each in self.expected.items())
+        self.check_rows()
         assert self.lost_files() == set()
+
+    def check_rows(self):
+        assert self.jobs.rows("order_placed", *COLUMNS) == sorted((*at, *each) for at, each in self.expected.items())
 
     def lost_files(self):
         table = self.jobs.spark().table(f"nakadi.{self.jobs.database}.order_placed.all_data_files")
@@ -87,6 +103,32 @@ def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
         assert (found.code, found.tasks >= 2, "verified" in found.told) == (0, True, True), found
         orders.erase(NAME)
         orders.check()
+
+
+@pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")
+def test_an_executor_reads_and_writes_a_bucket_with_its_own_keys(tmp_path, tables, monkeypatch):
+    """An executor reads the archive in S3, and writes the files of a table there, with the keys of its own environment:
+    the driver's keys do not permit that.
+    """
+    roles = tmp_path / "roles.json"
+    write_roles({"driver": DRIVER_POLICY, "executor": EXECUTOR_POLICY, "nobody": [ALL_OF_S3]}, roles)
+    with a_bucket(str(roles)) as (url, _), closing(DataFolder(tmp_path / "data", url)) as data:
+        [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        jobs = Jobs(data, f"s3://{PREFIX}/tables")
+        orders = Orders(data, jobs, tables)
+        orders.archive(4)
+        executor = CREDENTIALS | {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "executor"}
+        cluster = cluster_in_driver(tmp_path / "cluster")
+        with cluster.driver(
+            *("--little", "--bucket", PREFIX),
+            variables=executor | {"AWS_ACCESS_KEY_ID": "driver"},
+            **{f"spark.executorEnv.{name}": value for name, value in executor.items()},
+        ) as driver:
+            found = driver.run("compaction", *jobs.places, "--no-tidying", "--no-quality")
+        assert (found.code, found.tasks >= 1) == (0, True), found
+        with buckets_in_spark(open_reading_session(str(tables)), endpoint, PREFIX):
+            orders.check_rows()
 
 
 @pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")

@@ -40,21 +40,24 @@ def a_dynamodb() -> Iterator[str]:
 
 
 @contextmanager
-def a_bucket() -> Iterator[tuple[str, Any]]:
-    """Yield the URL of a bucket as an archive, and a client of its S3."""
-    with aws_service() as endpoint, closing(Session().create_client("s3", REGION, endpoint_url=endpoint)) as client:
+def a_bucket(*arguments: str) -> Iterator[tuple[str, Any]]:
+    """Yield the URL of a bucket as an archive, and a client of its S3. `arguments` are for `aws_service`."""
+    with (
+        aws_service(*arguments) as endpoint,
+        closing(Session().create_client("s3", REGION, endpoint_url=endpoint)) as client,
+    ):
         client.create_bucket(Bucket=PREFIX, CreateBucketConfiguration={"LocationConstraint": REGION})
         yield f"s3://{PREFIX}/?region={REGION}&endpoint={endpoint}", client
 
 
 @contextmanager
-def aws_service() -> Iterator[str]:
-    """Yield the endpoint of an emulated AWS, on a port of this machine."""
+def aws_service(*roles: str) -> Iterator[str]:
+    """Yield the endpoint of an emulated AWS, on a port of this machine. With a file of roles, it enforces them."""
     port = free_port()
     with (
         patch.dict(os.environ, CREDENTIALS),
         subprocess.Popen(
-            [sys.executable, "-m", "infra.laptop.moto_service", str(port)], cwd=ROOT, env=ENVIRONMENT
+            [sys.executable, "-m", "infra.laptop.moto_service", str(port), *roles], cwd=ROOT, env=ENVIRONMENT
         ) as process,
     ):
         try:

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,9 @@ class Cluster(Struct, frozen=True):
             return False
 
     @contextmanager
-    def driver(self, *arguments: str, **settings: str) -> Iterator[Driver]:
-        """Start a process that runs jobs on the cluster, with arguments for `spark_driver` and further settings of
-        Spark.
+    def driver(self, *arguments: str, variables: Mapping[str, str] | None = None, **settings: str) -> Iterator[Driver]:
+        """Start a process that runs jobs on the cluster, with arguments for `spark_driver`, environment variables and
+        further settings of Spark.
         """
         options = " ".join(f"--conf {name}={value}" for name, value in {**SETTINGS, **settings}.items())
         environment = plain_environment(
@@ -79,6 +79,7 @@ class Cluster(Struct, frozen=True):
             SPARK_HOME=str(self.home),
             SPARK_SCALA_VERSION=SCALA_VERSION,
             SPARK_LOCAL_IP="127.0.0.1",
+            **(variables or {}),
         )
         command = [sys.executable, "-m", "tests.support.spark_driver", *arguments]
         pipe = subprocess.PIPE

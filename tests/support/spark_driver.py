@@ -1,6 +1,6 @@
 """The program of a driver: it runs the jobs that its standard input names, one per line, and answers each with a line.
-With `--little`, executors also do work that is usually too small for them. Each fault happens once, in the executors'
-Python.
+With `--little`, executors also do work that is usually too small for them. With `--bucket NAME`, the driver's Java
+reaches this bucket at `AWS_ENDPOINT_URL`. Each fault happens once, in the executors' Python.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import partial
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 from pyspark.sql import SparkSession
 
-from nakadi_jobs import file_counts, in_tasks, plain_files
+from nakadi_jobs import command, file_counts, in_tasks, plain_files
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.plain_files import CreatedFiles, StoreUrls, Target
+from nakadi_jobs.session import open_spark
+from tests.support.s3_files import buckets_in_spark
 
 MakeFiles = Callable[[StoreUrls, Target, Sequence[ArchiveRange]], CreatedFiles]
 
@@ -110,6 +112,20 @@ def main() -> None:
     if "--little" in sys.argv:
         plain_files.MIN_TASK_BYTES = file_counts.MIN_TASK_BYTES = plain_files.SHARE_BYTES = 1
         in_tasks.MIN_TASK_WORK = (1, 1)
+    with ExitStack() as stack:
+        if "--bucket" in sys.argv:
+            bucket = sys.argv[sys.argv.index("--bucket") + 1]
+            stack.enter_context(patch.object(command, "open_spark", partial(open_with_bucket, stack, bucket)))
+        run_orders()
+
+
+def open_with_bucket(stack: ExitStack, bucket: str, *arguments: Any) -> SparkSession:
+    spark = open_spark(*arguments)
+    stack.enter_context(buckets_in_spark(spark, os.environ["AWS_ENDPOINT_URL"], bucket))
+    return spark
+
+
+def run_orders() -> None:
     for line in sys.stdin:
         print(json.dumps(run_ordered_job(json.loads(line))), flush=True)
 
