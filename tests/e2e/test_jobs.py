@@ -24,7 +24,7 @@ from nakadi_jobs.places import table_name
 from nakadi_jobs.session import open_spark
 from tests.e2e.conftest import open_laptop_broker
 from tests.support import kafka
-from tests.support.api import a_business_definition, create_event_type
+from tests.support.api import a_business_definition, create_event_type, problem
 from tests.support.laptop import STREAM, TABLES
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
@@ -55,8 +55,14 @@ class Deployment:
         return patch.dict(os.environ, {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {})
 
 
-@pytest.fixture(params=["sqlite", "aws-local"])
-def deployed(request, tmp_path, monkeypatch):
+@pytest.fixture
+def tables(tmp_path, tmp_path_factory):
+    """The folder of all tests' tables, and the test's own database."""
+    return tmp_path_factory.getbasetemp() / "e2e-tables", table_name(tmp_path.name)
+
+
+@pytest.fixture(params=["sqlite", "aws-local", pytest.param("kafka", marks=pytest.mark.long)])
+def deployed(request, tables, tmp_path, monkeypatch):
     """A broker with an archive, and the settings with which jobs find it."""
     if request.param == "aws-local":
         laptop = request.getfixturevalue("laptop")
@@ -77,7 +83,8 @@ def deployed(request, tmp_path, monkeypatch):
     # Kafka delivers erased events until they expire.
     log, more = (kafka.url(), {"hot_retention_ms": 1000}) if request.param == "kafka" else (file, {})
     places = {"registry": file, "event_log": log, "log_index": file, "archive": str(tmp_path / "archive")}
-    with Broker(**places, archive_after_seconds=1, **more) as broker:
+    folder, database = tables
+    with Broker(**places, archive_after_seconds=1, tables=str(folder), tables_database=database, **more) as broker:
         yield Deployment(broker.url, file, ["--data", str(tmp_path)], log)
 
 
@@ -111,16 +118,16 @@ def read_stream(api, name, count):
     return found, sizes
 
 
-def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
+def test_from_publisher_to_table(deployed, tables):
     """Published events are in the table with the same offsets and sizes as in streams. The broker returns their
-    traffic, the cost of the run, and how soon they were in the table. (T1, T2, T14, T15)
+    traffic, the cost of the run, how soon they were in the table, and how many did not meet an expectation. Columns
+    have comments, and queries find later events, too. (T1, T2, T6, T14, T15, Q4, Q11, Q16)
     """
-    tables = tmp_path_factory.getbasetemp() / "e2e-tables"
-    database = table_name(tmp_path.name)
-    places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
-    schema = {"properties": {"number": {"type": "integer"}}}
+    folder, database = tables
+    places = ["--tables", str(folder), "--database", database, "--master", "local[2]"]
+    schema = {"properties": {"number": {"type": "integer", "description": "One after the other"}}}
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    annotations = {"nakadi.io/table-objective": "99.9% within 1 hour"}
+    annotations = {"nakadi.io/table-objective": "99.9% within 1 hour", "nakadi.io/expect": "number < 18"}
     definition = a_business_definition(schema=schema, default_statistic=statistic, annotations=annotations)
     name = definition["name"]
     with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
@@ -129,20 +136,28 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
         read, sizes = read_stream(api, name, len(events))
-        spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
+        spark = open_spark("e2e", f"file://{folder}", "hadoop", "local[2]", "1g")
         wait_until_archived(deployed, topic_of(deployed, name), 2, len(events))
         assert api.get(f"/event-types/{name}").json()["table_objective"]["slowest_partition"]["lag_seconds"] < 3600
 
         deployed.run(compaction, *places, "--event-types", name, "--no-tidying")
         deployed.run(statistics, *places, "--event-types", name)
 
-        rows = spark.read.format("iceberg").load(str(tables / database / table_name(name))).collect()
+        table = spark.read.format("iceberg").load(str(folder / database / table_name(name)))
+        assert table.schema["number"].metadata["comment"] == "One after the other"
+        rows = table.collect()
         assert {(row["nakadi_partition"], row["nakadi_offset"]): comparable_values(row) for row in rows} == {
             place: comparable_values(event) for place, event in read.items()
         }
         assert {(row["nakadi_partition"], row["nakadi_offset"]): row["nakadi_size"] for row in rows} == sizes
         told = api.get(f"/event-types/{name}").json()
         [run] = api.get(f"/event-types/{name}/table-runs").json()["items"]
+        assert api.post(f"/event-types/{name}/events", json=[an_event(20)]).status_code == 200
+        asked = api.post("/queries", json={"sql": f'select count(*), sum(number)::int from "{name}"'})
+    if deployed.roles:
+        assert problem(asked, 501) == "This broker does not offer queries"
+    else:
+        assert (asked.status_code, asked.json()["rows"]) == (200, [[21, 210]]), asked.text
     assert told["default_statistic"] == statistic
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
@@ -153,12 +168,13 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         "windows": [{"minutes": minutes, "events": 20, "late": 0, "burn_rate": 0} for minutes in (60, 1440)],
         "pressure": 0,
     }
-    table = told["table"]
-    assert (table["name"], table["rows"], table["misfits"], table["missing_events"]) == (table_name(name), 20, 0, 0)
-    assert 0 < table["latency_seconds"] < 3600
+    state = told["table"]
+    assert (state["name"], state["rows"], state["misfits"], state["missing_events"]) == (table_name(name), 20, 0, 0)
+    assert 0 < state["latency_seconds"] < 3600
     assert (run["job"], run["rows"], run["misfits"], run["missing_events"]) == ("compaction", 20, 0, 0)
-    assert run["lag_seconds"] == table["latency_seconds"]
+    assert run["lag_seconds"] == state["latency_seconds"]
     assert min(run["cost"].values()) > 0
+    assert [(each["condition"], each["unmet"]) for each in run["expectations"]] == [("number < 18", 2)]
 
 
 def comparable_values(event):
@@ -173,13 +189,11 @@ def topic_of(deployed, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("deployed", ["sqlite", "aws-local", "kafka"], indirect=True)
-def test_a_small_companys_day(deployed, tmp_path, tmp_path_factory):
+def test_a_small_companys_day(deployed, tables, tmp_path):
     """Orders, payments and shipments, among them late, wrong, repeated and personal ones: whatever SQL, Spark, reports
     of jobs and streams say about them is true, while they are published, in tables, and after an erasure. (Q4, K1, T1)
     """
-    tables = tmp_path_factory.getbasetemp() / "e2e-tables"
-    database = table_name(tmp_path.name)
+    folder, database = tables
     example = runpy.run_path(str(ROOT / "docs/examples/company_day"))
     run = example["Company"].run
 
@@ -187,7 +201,7 @@ def test_a_small_companys_day(deployed, tmp_path, tmp_path_factory):
         with deployed.as_role_of(job):
             run(self, job, *arguments)
 
-    places = ["--url", deployed.url, "--data", str(tmp_path), "--tables", str(tables), "--database", database]
+    places = ["--url", deployed.url, "--data", str(tmp_path), "--tables", str(folder), "--database", database]
     with redirect_stdout(StringIO()) as shown, patch.object(example["Company"], "run", run_with_role):
         example["main"]([*places, "--event-log", deployed.event_log, "--orders", "60", "--", *deployed.arguments])
     assert shown.getvalue().endswith("all of them are true.\n")
