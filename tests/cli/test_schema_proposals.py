@@ -80,7 +80,7 @@ def test_schemas_are_inferred_from_events(values, schema):
 
 
 def test_many_names_are_data():
-    """An object whose member names few events share becomes a map."""
+    """If few events share the member names of an object, the object becomes a map."""
     events = [{"prices": {f"sku-{number}": number, f"sku-{number + 1}": 0}} for number in range(30)]
 
     assert infer_schema_of(*events)["properties"]["prices"] == {

@@ -156,7 +156,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
 
 
 def test_batches_go_forward(index):
-    """A batch has at most as much as one commit may, with each partition's parts in order."""
+    """A batch is at most as large as one commit may be, and has the parts of each partition in order."""
     for _ in range(5):
         add(index, 10)
         add(index, 10, partition=1)

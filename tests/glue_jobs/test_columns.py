@@ -103,7 +103,9 @@ def test_new_columns_in_lists():
 
 
 def test_a_type_that_changed_is_contested():
-    """A column keeps its first type, is marked as lacking values, and gets an additional column beside it."""
+    """A column keeps its first type, and values of the other type get an additional column. Both are marked as
+    incomplete.
+    """
     further = Field("a__bigint", BIGINT, has_several_types=True, source="a")
     assert columns_of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
         (Field("a", STRING, has_several_types=True), further)

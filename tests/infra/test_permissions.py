@@ -144,8 +144,8 @@ EVENTS = "/event-types/kept.thing/events"
 
 
 class RoleGuard:
-    """Calls AWS in the role of one part after another. It records actions that the role lacks, but still executes
-    them.
+    """Calls AWS in the roles of the deployment's parts, one after another. It records actions that the role lacks, but
+    still executes them.
     """
 
     def __init__(self, world, roles, data):

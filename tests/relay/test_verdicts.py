@@ -44,7 +44,9 @@ def test_the_broker_says_how_long_to_wait():
 
 
 def test_refused_events_are_named_and_the_others_go_again():
-    """In a 422, invalid events are refused with their reasons; the others were only aborted, so they go again."""
+    """A response with 422 refuses the invalid events with their reasons. The others were only aborted, so the relay
+    publishes them again.
+    """
     verdict = judge(ROWS, Answer(422, items("aborted", "failed", "aborted", "aborted")))
     assert verdict.refused == [(ROWS[1], "validating: no")]
     assert verdict.again == [[ROWS[0], ROWS[2], ROWS[3]]]

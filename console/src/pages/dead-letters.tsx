@@ -16,7 +16,7 @@ import { read } from "../tail";
 
 const QUEUE = "nakadi.dead.letter.queue";
 const REDRIVE = "nakadi.dead.letter.redrive";
-// The page keeps so many of the newest dead letters, and says how many older ones it left out.
+// How many of the newest dead letters the page keeps. It says how many older ones it left out.
 const MOST = 5000;
 
 type Letter = {

@@ -83,7 +83,7 @@ def items(answer, status=207):
 @pytest.mark.parametrize("version", ["0", "1"])
 def test_events_in_avro_are_read_as_json_and_as_avro(api, version):
     """As JSON, the fields come first and the metadata last; as Avro, the payload has the bytes that were sent, and
-    the metadata are enriched. (P145, P146, P152, S155, S163, S184, S185)
+    the metadata is enriched. (P145, P146, P152, S155, S163, S184, S185)
     """
     name = create(api)
     answer = publish(api, name, body=a_batch(an_envelope(name, PAYLOAD, partition_keys=["a"]), version=version))

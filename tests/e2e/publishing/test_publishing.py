@@ -45,7 +45,7 @@ def test_events_come_out_as_they_went_in(api):
 
 
 def test_business_events_come_out_enriched(api):
-    """Delivered metadata have the producer's members and the broker's additions. (P100, P101, P106)"""
+    """Delivered metadata has the producer's members and the broker's additions. (P100, P101, P106)"""
     name = create_event_type(api, a_business_definition())["name"]
     sent = metadata(occurred_at="2026-11-21T13:00:00.123456789+01:00")
     assert publish(api, name, [{"a": 1, "metadata": sent, "b": 2}], X_Flow_Id="my-flow").status_code == 200
@@ -136,7 +136,7 @@ def test_flow_id_and_span(api):
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
 def test_other_methods(api, method):
-    """A method that the path does not have is 405. (P11)"""
+    """A request with a method that the path does not support gets 405. (P11)"""
     assert problem(api.request(method, "/event-types/any/events"), 405)
 
 

@@ -205,7 +205,7 @@ def test_some_pages_are_public(broker, method, path):
 
 
 def test_below_health_is_public_too(broker):
-    """Paths below health need no token, whether or not they exist. (R42)"""
+    """Paths below `/health` need no token, whether or not they exist. (R42)"""
     problem(make_client(make_application(broker)).get("/health/deep"), 404)
 
 

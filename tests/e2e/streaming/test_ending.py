@@ -97,7 +97,9 @@ def test_a_name_that_is_used_again_is_another_event_type(api, open_stream, event
 
 
 def test_a_slow_client_slows_no_one(open_stream, publish):
-    """While one client does not read, others get every event, and it gets them when it reads. (L68)"""
+    """While one client does not read, the others get every event. The slow client gets the events when it reads.
+    (L68)
+    """
     values = [str(number).rjust(20_000, ".") for number in range(400)]
     limit = f"stream_limit={len(values)}"
     slow = open_stream(limit, cursors(_0="BEGIN"), receive_bytes=4096)

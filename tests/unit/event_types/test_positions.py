@@ -11,7 +11,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def event_type_with(*counts: int):
-    """An event type with one partition, and a timeline for each count, which is its number of events."""
+    """An event type with one partition. Each count is the number of events of one timeline."""
     return an_event_type_with_past(*[TimelineWithPast([count]) for count in counts])[0]
 
 

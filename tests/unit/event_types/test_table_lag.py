@@ -167,7 +167,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
 
 
 def test_offsets_without_a_segment_are_passed_over(setup):
-    """Offsets that were indexed but never archived count as in the table: the event after them waits."""
+    """Offsets that were indexed but never archived count as if they were in the table: the event after them waits."""
     event_type = setup.event_type("holed")
     setup.archive_events(event_type, 3, 900)
     setup.has(event_type, p0=3)

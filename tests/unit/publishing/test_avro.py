@@ -136,7 +136,7 @@ def test_the_counts_of_blocks_add_up(house, an_order_type):
 
 @pytest.mark.parametrize("name", ["partition_keys", "parent_eids", "flow_id"])
 def test_metadata_is_bounded(house, an_order_type, name):
-    """Metadata have a smaller limit than an event, but a few bytes of a batch cannot become megabytes of metadata.
+    """Metadata has a smaller limit than an event, but a few bytes of a batch cannot become megabytes of metadata.
     (P151)"""
     value = "x" * 70_000 if name == "flow_id" else [""] * 70_000
     with pytest.raises(Malformed, match="more than 65536 bytes"):
@@ -278,7 +278,7 @@ def test_records_have_keys(house):
 
 
 def test_metadata_is_that_of_the_broker(house, an_order_type):
-    """The metadata say who published the event, when the broker received it and where it is stored, whatever the
+    """The metadata says who published the event, when the broker received it and where it is stored, whatever the
     publisher wrote. (P147, P152)"""
     sent = {"published_by": "mallory", "received_at": 1, "partition": "9", "flow_id": "own", "parent_eids": [EID]}
     publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, **sent), subject=ANN)

@@ -226,7 +226,7 @@ def test_partitions_succeed_and_fail_one_by_one(house):
 
 
 def test_all_may_fail(house):
-    """If nothing could be stored, the answer has the same form. (P112, P113)"""
+    """The response has the same form even if no event could be stored. (P112, P113)"""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     outcome = house.publish(event_type, [{}, {}])

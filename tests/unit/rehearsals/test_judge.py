@@ -39,7 +39,7 @@ def test_what_the_broker_has_added_is_not_judged(mode):
 
 
 def test_the_publisher_is_known():
-    """The publisher is the one in the metadata, even if the metadata are not checked; a client's own value may be
+    """The publisher is the one in the metadata, even if the metadata is not checked; a client's own value may be
     anything. (H7)"""
     business = a_business_type()
     events = [{"metadata": metadata(**STAMP)}, {"metadata": metadata(published_by=7)}, {"metadata": 1}, {}]
@@ -71,8 +71,9 @@ def test_data_change_events_are_judged_in_their_envelope():
 
 
 def test_an_event_that_takes_too_much_work_fails(monkeypatch):
-    """An event that publishing would refuse because of the work it causes is refused here as well, and nothing takes
-    longer. (H5)"""
+    """If publishing would refuse an event because of the work that it causes, a rehearsal refuses it after the same
+    work. (H5)
+    """
     monkeypatch.setattr("nakadi.rehearsals.judge.MAX_BATCH_STEPS", 1000)
     monkeypatch.setattr("nakadi.rehearsals.judge.MAX_STEPS", 1000)
     judge = judge_of(an_event_type(), {"properties": {"a": {"uniqueItems": True, "items": {"type": "object"}}}})

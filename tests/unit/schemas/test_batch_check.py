@@ -396,7 +396,7 @@ def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
     ],
 )
 def test_metadata_that_are_not_valid(sent):
-    """Metadata are checked against their schema like everything else, and their time has to be valid."""
+    """Metadata is checked against its schema like everything else, and its time has to be valid."""
     check = check_for(with_metadata(ORDER), has_metadata=True)
     rich = {**SENT, "event_type": "order", "flow_id": "f", "span_ctx": {"a": "b"}, "partition": "7"}
     rich |= {"parent_eids": [EID], "occurred_at": "2024-02-29T12:00:00Z"}

@@ -76,7 +76,7 @@ def test_business_events_carry_metadata_behind_a_reference():
 
 
 def test_business_events_need_nothing_else():
-    """With an empty schema, metadata are required, and in the mode `compatible`, nothing else is allowed. (R171, R178,
+    """With an empty schema, metadata is required, and in the mode `compatible`, nothing else is allowed. (R171, R178,
     P61)"""
     metadata = metadata_schema("shop.order", DELETE)
     bare = {"type": "object", "properties": {"metadata": metadata}, "required": ["metadata"]}
@@ -153,7 +153,7 @@ def test_data_is_closed_in_mode_compatible():
 
 
 def test_metadata_is_what_it_is():
-    """The metadata have exactly these members, two of which are required. (R173, R175, P62, P63)"""
+    """The metadata has exactly these members, two of which are required. (R173, R175, P62, P63)"""
     assert metadata_schema("shop.order", DELETE) == {
         "type": "object",
         "additionalProperties": False,

@@ -120,7 +120,9 @@ def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
     ],
 )
 def test_a_schema_may_contain_itself_where_one_way_is_taken(schema):
-    """Trees and expressions are accepted: usually an event follows only one of several alternatives. (R153)"""
+    """Recursive schemas of trees and expressions are accepted, because an event usually follows only one of several
+    alternatives. (R153)
+    """
     submit({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 
 

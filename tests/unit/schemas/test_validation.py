@@ -56,7 +56,7 @@ def test_data_events():
 
 
 def test_undefined_events():
-    """An undefined event is checked against its schema, and its metadata are not checked. (P57, P74, R170)"""
+    """An undefined event is checked against its schema, and its metadata is not checked. (P57, P74, R170)"""
     anything = validator({"required": ["a"]}, category=Category.UNDEFINED)
 
     assert anything.accepts({"a": 1, "metadata": 5})
@@ -117,7 +117,7 @@ def test_bad_metadata(more):
 
 @pytest.mark.parametrize("name", METADATA)
 def test_incomplete_metadata(name):
-    """Without `eid` or `occurred_at`, metadata are not valid. (P62)"""
+    """Without `eid` or `occurred_at`, metadata is not valid. (P62)"""
     assert not validator().accepts({"metadata": {key: value for key, value in METADATA.items() if key != name}})
 
 

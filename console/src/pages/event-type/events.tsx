@@ -15,7 +15,7 @@ import { type Cursor, read, type Received } from "../../tail";
 import { EventDetails, timeOf } from "./event";
 import { EventTypeFrame, tabOf } from "./frame";
 
-// The page keeps so many of the newest events, and says how many older ones it left out.
+// How many of the newest events the page keeps. It says how many older ones it left out.
 const MOST = 5000;
 // How many events of all partitions the page shows at first.
 const RECENT = 50;

@@ -8,7 +8,7 @@ import { moment, plural } from "../../format";
 import { href } from "../../router";
 import { EventTypeFrame } from "./frame";
 
-// The broker lists at most so many subscriptions at once.
+// How many subscriptions the broker lists at most at once.
 const MOST = 1000;
 
 export function Subscriptions({ names: [name = ""] }: PageProps) {

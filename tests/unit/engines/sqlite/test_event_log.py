@@ -237,7 +237,7 @@ class TestCleaning:
         again.close()
 
     def test_stops_when_the_log_is_closed(self, log, parts):
-        """A trim in progress ends after its current step, and reports it."""
+        """A trim in progress ends after its current step with `Unavailable`."""
         fill(log, 3000)
         parts.writer.before_step(3, parts.cleaner.stop)
         with pytest.raises(Unavailable):

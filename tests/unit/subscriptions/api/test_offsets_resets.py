@@ -121,7 +121,7 @@ class TestReset:
         assert house.assignment(subscription) == before
 
     def test_buries_the_dead(self, house):
-        """Sessions whose process has died are removed, and not waited for. (S225, S318)"""
+        """Sessions whose process has died are removed; the reset does not wait for them. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)

@@ -78,7 +78,7 @@ def test_a_short_batch_is_made_at_once():
     ],
 )
 def test_what_does_not_fit_a_schema_is_sent_as_its_text(event):
-    """An event that does not fit the schema that its metadata name was published as JSON, so its text is sent.
+    """An event that does not fit the schema that its metadata names was published as JSON, so its text is sent.
     (P173)
     """
     [batch] = read_batches(encode_in_steps(a_batch(Record(json.dumps(event).encode())))[0])
