@@ -139,7 +139,7 @@ def test_a_long_flow_id_is_refused(broker, idle_memory):
 
 @pytest.mark.parametrize(("size", "expected"), [(30 * MEGABYTE, 413), (2 * MEGABYTE, 422)])
 def test_a_long_owning_application_is_refused(broker, idle_memory, size, expected):
-    """An application of megabytes is not stored, and listing event types stays quick."""
+    """The name of an application is not stored if it has megabytes, and listing event types stays quick."""
     definition = {"name": "owned", **DEFINITION, "owning_application": "x" * size}
     status, _ = post(broker, "/event-types", json.dumps(definition).encode())
 

@@ -128,7 +128,7 @@ def test_arguments_of_jobs_are_what_they_take():
 
 
 def test_files_and_headings_that_are_linked_are_there():
-    """A link leads somewhere, and a heading in a link exists; so does a file in a command."""
+    """The files and headings of all links exist, and so do the files in commands."""
     assert all((ROOT / "docs" / each).exists() for each in re.findall(r"\]\(((?!https?:)[^)#]+)", DEPLOY))
     assert all((ROOT / each).exists() for each in re.findall(r"@(events/\S+)", DEPLOY))
 

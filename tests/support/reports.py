@@ -14,7 +14,7 @@ import pytest
 
 
 def report_less(config: pytest.Config) -> None:
-    """Let this process of a run report no set-up and no end that passed, unless somebody wants their durations."""
+    """Let this process of a run not report successful set-ups and ends, unless somebody wants their durations."""
     if config.option.durations is not None:
         return
     [interactor] = [each for each in config.pluginmanager.get_plugins() if type(each).__name__ == "WorkerInteractor"]

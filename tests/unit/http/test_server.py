@@ -299,7 +299,7 @@ def test_methods_of_others_are_not_allowed(wire, method):
 
 
 def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
-    """A client that continues to send after the part that was refused can still read the refusal."""
+    """If the server refuses a request before it has arrived completely, the client can still read the refusal."""
     wire.socket.sendall(POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n")
     for _ in range(20):
         wire.socket.sendall(b"x" * 100_000)

@@ -155,7 +155,7 @@ def test_deep_values_are_refused():
 
 
 def test_no_bytes_make_a_reader_fail_in_another_way():
-    """For any bytes, there is a value, or they are refused. (P151)"""
+    """Any bytes either give a value or are refused. (P151)"""
     rng, reader = random.Random(11), make_reader(parse_avro_schema(json.dumps(EVERYTHING)))
     good = encode(EVERYTHING, a_value(rng))
     for _ in range(2000):

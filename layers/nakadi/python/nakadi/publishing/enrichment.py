@@ -71,7 +71,7 @@ def _partitioning_rejection(detail: str, partitions: Sequence[int]) -> BatchReje
 
 
 def _wanted_partitions(event_type: EventType, batch: Batch) -> list[int]:
-    """The partitions that the metadata of the events request."""
+    """The partitions that events request in their metadata."""
     numbers = {name: int(name) for name in event_type.partitions}
     partitions: list[int] = []
     for (wanted,) in batch.rows_at((("metadata", "partition"),)):

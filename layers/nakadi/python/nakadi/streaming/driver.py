@@ -54,7 +54,9 @@ class StreamOutlet(Protocol):
     """The connection to the client."""
 
     async def write(self, chunk: bytes) -> None:
-        """Send, flushed, and return once the client has room for more. Raises `ConnectionError` if it is gone."""
+        """Send and flush the bytes, and return once the client has room for more. Raises `ConnectionError` if it is
+        gone.
+        """
 
     def when_client_gone(self) -> asyncio.Future[None]:
         """A future that is done when the client has disconnected."""
