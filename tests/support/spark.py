@@ -8,9 +8,11 @@ import pytest
 
 QUICK = {
     # For a few rows, compiling takes longer than working. The space for classes is large from the start, because it
-    # would grow in many small steps, with a full garbage collection before each.
+    # would grow in many small steps, with a full garbage collection before each. The classes come from released jars,
+    # so verifying their bytecode finds nothing.
     "JDK_JAVA_OPTIONS": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=128m"
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=128m "
+        "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     ),
     "PYSPARK_SUBMIT_ARGS": (
         "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
