@@ -75,7 +75,7 @@ def test_a_model_and_bytes_are_published(nakadi):
 
 
 def test_cloud_events_are_published(nakadi):
-    """The broker turns their attributes into metadata; the client adds none."""
+    """The broker turns the attributes of a CloudEvent into metadata; the client adds no metadata."""
     nakadi.create_event_type("sent")
     event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 1}}
     with Producer(nakadi.url, "sent", cloud_events=True) as producer:

@@ -235,8 +235,9 @@ def test_a_schema_can_be_tried_before_it_is_added(api, schemas_path):
 
 
 def test_an_incompatible_schema_is_an_answer_and_no_failure(api, schemas_path):
-    """A schema that may not follow is reported with the message that adding it would give, and a proposal. (R148,
-    R297)"""
+    """The check of a schema that may not follow the current one gives the message that adding the schema would give,
+    and a proposal. (R148, R297)
+    """
     answer = api.post(f"{schemas_path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
 
     verdict = answer.json()

@@ -79,7 +79,7 @@ def test_batches_come_back_as_they_were(house, batches, spelled):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(events=some.lists(EVENTS, min_size=1, max_size=5), spelled=SPELLINGS, at_the_end=some.booleans())
 def test_enriched_events_keep_everything_else(house, events, spelled, at_the_end):
-    """Enrichment changes the metadata and nothing else, wherever in the event the metadata are. (P101, P105, P106)"""
+    """Enrichment changes the metadata and nothing else, wherever in the event the metadata is. (P101, P105, P106)"""
     event_type = house.add(a_business_type(timelines=(a_timeline(partitions=1),)))
     about = {"metadata": metadata()}
     sent = [event | about if at_the_end else about | event for event in events]

@@ -328,7 +328,9 @@ def test_an_event_above_the_limit(house):
 
 
 def test_sizes_are_looked_at_last(house):
-    """For an event that is both invalid and too large, the violation is reported, and no later event. (P14, P38)"""
+    """For an event that is both invalid and too large, the violation is reported, and later events are not reported.
+    (P14, P38)
+    """
     event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
     body = f'[{event_of_size(999_001, a=1)},{{"a":1}}]'.encode()
     assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"

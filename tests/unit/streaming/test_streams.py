@@ -382,7 +382,7 @@ OWNED = Record(b'"bobs"', owner=Attribute("user", "bob"))
     ],
 )
 def test_events_of_others_are_not_shown(stage, subject, on, expected):
-    """While the feature is on, only clients that may read with an event's owner see the event. (L58)"""
+    """While the feature is on, only clients that may read the events of an owner see such an event. (L58)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
