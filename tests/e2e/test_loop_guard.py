@@ -224,18 +224,19 @@ def test_blocking_work_goes_to_a_thread(fresh_broker, scene):
 
 
 @pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
-def test_what_forgets_to_go_to_a_thread_is_noticed(fresh_broker, loop_guard, scene, what_sends):
+def test_what_forgets_to_go_to_a_thread_is_noticed(tmp_path_factory, loop_guard, scene, what_sends):
     """Without the move to a thread, the guard notices the call."""
 
     def is_noticed():
-        steps = scene(fresh_broker)
-        next(steps)
-        forgotten = AwaitedOnLoop() if what_sends.endswith("LEAVE_LOOP") else lambda: None
-        # An error raised on the loop is answered as a fault of the broker.
-        with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
-            next(steps, None)
-        steps.close()
-        return bool(loop_guard.take())
+        with closing(FreshBroker(tmp_path_factory.mktemp("broker"))) as fresh_broker:
+            steps = scene(fresh_broker)
+            next(steps)
+            forgotten = AwaitedOnLoop() if what_sends.endswith("LEAVE_LOOP") else lambda: None
+            # An error raised on the loop is answered as a fault of the broker.
+            with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
+                next(steps, None)
+            steps.close()
+            return bool(loop_guard.take())
 
     # On a busy machine, something that the broker caches may expire before the request, which then goes to a thread
     # for another reason.
