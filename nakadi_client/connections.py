@@ -57,13 +57,14 @@ class Connection:
         async_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         parsed = httpx.URL(url)
+        self._is_plain = parsed.scheme == "http"
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError("A broker's URL begins with https:// or http://, and has a host.")
         self.url: str = url.rstrip("/")
         self.tokens: TokenSource = token_source(token)
         self._headers = {"User-Agent": f"nakadi-client/{__version__}", "Accept-Encoding": "identity", **(headers or {})}
+        self._verify = verify
         self._options: dict[str, Any] = {
-            "verify": verify,
             "timeout": httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
             "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
             **({"proxy": proxy} if proxy else {}),
@@ -82,11 +83,16 @@ class Connection:
 
     def client(self) -> httpx.Client:
         """Create a pool of connections."""
-        return httpx.Client(headers=self._headers, transport=self._transport, **self._options)
+        return httpx.Client(transport=self._transport, **self._client_options())
 
     def async_client(self) -> httpx.AsyncClient:
         """Create a pool of connections for asyncio."""
-        return httpx.AsyncClient(headers=self._headers, transport=self._async_transport, **self._options)
+        return httpx.AsyncClient(transport=self._async_transport, **self._client_options())
+
+    def _client_options(self) -> Mapping[str, Any]:
+        # Reading the authorities to trust takes longer than a request, and without TLS nobody has to be trusted.
+        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._is_plain else self._verify
+        return {"headers": self._headers, "verify": verify, **self._options}
 
 
 def connection_of(broker: str | Connection, token: Token) -> Connection:

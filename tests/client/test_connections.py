@@ -151,6 +151,17 @@ def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_pat
         assert AsyncProducer(Connection(url, verify=trusting), "t").waiting == 0
 
 
+def test_only_https_needs_authorities_to_trust(monkeypatch):
+    """Reading them takes longer than a request, so a client of an `http` URL leaves it out."""
+    read = []
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda **_: read.append(1) or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
+    for url, expected in (("http://localhost", 0), ("https://localhost", 1)):
+        Connection(url).client().close()
+        assert len(read) == expected
+
+
 class TlsServer:
     """Answers each connection once."""
 
