@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from nakadi_jobs.archive_ranges import Progress
-from nakadi_jobs.data_files import TimeRange, has_files_with, plan_files
+from nakadi_jobs.data_files import TimeRange, has_files_with, java_elements, plan_files
 from nakadi_jobs.tables import stored_progress
 from nakadi_spark.errors import BadRead
 from nakadi_sql.sources import Seam, seam_condition
@@ -116,7 +116,7 @@ def _plain_files(spark: SparkSession, java: Any, times: TimeRange) -> Sequence[s
     reaches the files without settings of the catalog.
     """
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-    if int(dict(java.currentSnapshot().summary()).get("total-data-files", MAX_FILES + 1)) > MAX_FILES:
+    if int(java.currentSnapshot().summary().get("total-data-files") or MAX_FILES + 1) > MAX_FILES:
         return ()
     if not (_is_reached(spark, java) and _has_only_grown(java, jvm)):
         return ()
@@ -127,7 +127,7 @@ def _plain_files(spark: SparkSession, java: Any, times: TimeRange) -> Sequence[s
 def _is_reached(spark: SparkSession, java: Any) -> bool:
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Hadoop's file systems
     try:
-        if any(name.startswith(("s3.", "client.")) for name in dict(java.io().properties())):
+        if any(name.startswith(("s3.", "client.")) for name in java_elements(java.io().properties().keySet())):
             return False
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001  # as above
         jvm.org.apache.hadoop.fs.Path(java.location()).getFileSystem(configuration)
@@ -140,7 +140,11 @@ def _has_only_grown(java: Any, jvm: Any) -> bool:
     """Whether the columns of all earlier schemas are still there, with the names and types that they had."""
     to_json = jvm.org.apache.iceberg.SchemaParser.toJson
     current = {*_fields(json.loads(to_json(java.schema())), "")}
-    return all(current.issuperset(_fields(json.loads(to_json(each)), "")) for each in java.schemas().values())
+    schemas = java.schemas()
+    return all(
+        current.issuperset(_fields(json.loads(to_json(schemas[number])), ""))
+        for number in java_elements(schemas.keySet())
+    )
 
 
 def _fields(kind: Any, path: str) -> Iterator[tuple[str, str]]:

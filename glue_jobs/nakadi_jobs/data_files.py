@@ -98,19 +98,29 @@ class Rewrite(Struct, frozen=True):
 
 def plan_files(java: Any, jvm: Any, times: TimeRange) -> Sequence[DataFile]:
     """The files that may have rows of a period."""
-    return [
-        DataFile(
-            path=str(task.file().location()),
-            size=task.file().fileSizeInBytes(),
-            is_plain=task.deletes().isEmpty() and task.file().format().toString() == PARQUET,
-        )
-        for task in _tasks(java, _condition(jvm, times))
-    ]
+    return [_data_file(task, task.file()) for task in _tasks(java, _condition(jvm, times))]
+
+
+def _data_file(task: Any, file: Any) -> DataFile:
+    return DataFile(
+        path=str(file.location()),
+        size=file.fileSizeInBytes(),
+        is_plain=task.deletes().isEmpty() and file.format().toString() == PARQUET,
+    )
 
 
 def has_files_with(java: Any, condition: Any) -> bool:
     """Whether a file may have rows of a condition, an expression of Iceberg: its statistics say so, or are missing."""
     return next(_tasks(java, condition), None) is not None
+
+
+def java_elements(iterable: Any) -> Iterator[Any]:
+    """The elements of an iterable of Java. A loop of Python would end with an exception of Java, which takes as long as
+    dozens of calls.
+    """
+    each = iterable.iterator()
+    while each.hasNext():
+        yield each.next()
 
 
 def field_ids(java: Any) -> FieldIds:
@@ -194,9 +204,7 @@ def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], summary_e
 def _tasks(java: Any, condition: Any) -> Iterator[Any]:
     found = java.newScan().filter(condition).planFiles()
     try:
-        each = found.iterator()
-        while each.hasNext():
-            yield each.next()
+        yield from java_elements(found)
     finally:
         found.close()
 

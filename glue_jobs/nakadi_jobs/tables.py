@@ -479,12 +479,11 @@ def stored_progress(java: Any) -> str:
     """The progress that the last run stored in an Iceberg table; empty if there was none."""
     snapshot = java.currentSnapshot()
     while snapshot is not None:
-        summary = dict(snapshot.summary())
-        if PROGRESS_PROPERTY in summary:
-            return str(summary[PROGRESS_PROPERTY])
+        if progress := snapshot.summary().get(PROGRESS_PROPERTY):
+            return str(progress)
         parent = snapshot.parentId()
         snapshot = None if parent is None else java.snapshot(parent)
-    return str(dict(java.properties()).get(PROGRESS_PROPERTY, ""))
+    return str(java.properties().get(PROGRESS_PROPERTY) or "")
 
 
 class Change(msgspec.Struct):
