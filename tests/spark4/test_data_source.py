@@ -6,7 +6,8 @@ import random
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from collections import Counter, deque
+from contextlib import closing, contextmanager
 
 import httpx
 import pytest
@@ -36,6 +37,8 @@ SCHEMA = {
     },
 }
 KILLS = int(os.environ.get("KILLS", choose_by_suite(3, 50)))
+AHEAD = 2
+"""This many further streams start while one runs."""
 
 
 class Orders:
@@ -172,19 +175,54 @@ def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
     assert sorted(event["n"] for event in copies.read_events()) == [*range(10)]
 
 
-@contextmanager
-def stream(orders, folder, *more):
-    command = [sys.executable, "-m", "tests.support.spark_stream", orders.url, orders.name, str(folder), *more]
-    environment = plain_environment(PYTHONPATH=os.pathsep.join(sys.path), JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1")
-    with (
-        (folder / "log").open("a") as log,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as process,
-    ):
+class Streams:
+    """Streams in processes, which start ahead of their turn: Java and Spark take long for it."""
+
+    def __init__(self, orders, folder):
+        java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder}"
+        self._environment = plain_environment(PYTHONPATH=os.pathsep.join(sys.path), JDK_JAVA_OPTIONS=java)
+        self._command = [sys.executable, "-m", "tests.support.spark_stream", orders.url, orders.name, str(folder)]
+        self.folder = folder
+        self._log = folder / "log"
+        self._started = deque()
+
+    @contextmanager
+    def begin(self, order):
+        """The next stream, which is killed at the end."""
+        while len(self._started) <= AHEAD:
+            self._started.append(self._start())
+        process = self._started.popleft()
+        process.stdin.write(f"{order}\n")
+        process.stdin.flush()
         try:
             yield process
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            end(process)
+
+    def _start(self):
+        with self._log.open("a") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def output(self):
+        return self._log.read_text()[-5000:]
+
+    def close(self):
+        for process in self._started:
+            end(process)
+
+
+def end(process):
+    with process:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record_property):
@@ -197,23 +235,52 @@ def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record
         pytest.skip("Iceberg for Spark 4 is not here: make test-spark, with Maven")
     drawn = random.Random(SEED)
     orders = make_orders()
+    hits = Counter()
+    with closing(Streams(orders, tmp_path)) as streams:
+        for _ in range(KILLS):
+            run_until_killed(streams, orders, drawn)
+            hits[moment_of_kill(tmp_path)] += 1
+        with streams.begin("finish") as process:
+            assert process.wait(10 * PATIENCE) == 0, streams.output()
+    found = json.loads((tmp_path / "numbers.json").read_text())
+    assert found == [*range(orders.count)]
+    moments = ", ".join(f"{count} {moment}" for moment, count in sorted(hits.items()))
+    record_property("figures", f"kills {KILLS} ({moments}) events {orders.count} lost 0 doubled 0")
 
-    def notes():
-        """The numbers of batches whose beginning and whose end Spark has noted."""
-        return sum(each.name.isdecimal() for each in (tmp_path / "checkpoint").glob("*/*"))
 
-    for _ in range(KILLS):
-        orders.publish(20)
-        before = notes()
-        with stream(orders, tmp_path) as process:
-            until(lambda process=process, before=before: notes() > before or process.poll() is not None, 5 * PATIENCE)
-            assert process.poll() is None, (tmp_path / "log").read_text()[-5000:]
+def run_until_killed(streams, orders, drawn):
+    """Run a stream until any moment of a batch, or the short one between the table's commit and Spark's note of it."""
+    steps, delay = drawn.choice((("checkpoint/*/*[0-9]", 1), ("tables/*/*/metadata/v*.json", 0)))
+
+    def done():
+        return len([*streams.folder.glob(steps)])
+
+    orders.publish(20)
+    before = done()
+    with streams.begin("run") as process:
+        until(lambda: done() > before or process.poll() is not None, 5 * PATIENCE)
+        assert process.poll() is None, streams.output()
+        if delay:
             orders.publish(5)
             # A batch ends in less time, so a kill can come at any moment of this batch or the next.
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(drawn.uniform(0, 1))
-    with stream(orders, tmp_path, "finish") as process:
-        assert process.wait(10 * PATIENCE) == 0, (tmp_path / "log").read_text()[-5000:]
-    found = json.loads((tmp_path / "numbers.json").read_text())
-    assert found == [*range(orders.count)]
-    record_property("figures", f"kills {KILLS} events {orders.count} lost 0 doubled 0")
+                process.wait(drawn.uniform(0, delay))
+
+
+def moment_of_kill(folder):
+    """What a stream that was killed had done."""
+
+    def last(names):
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    begun, ended = (
+        last(each.name for each in (folder / "checkpoint").glob(f"{kind}/*")) for kind in ("offsets", "commits")
+    )
+    states = sorted(
+        (folder / "tables").glob("*/*/metadata/v*.json"), key=lambda state: int(state.name[1:].split(".")[0])
+    )
+    snapshots = json.loads(states[-1].read_text())["snapshots"] if states else []
+    in_table = last(each["summary"].get("spark.sql.streaming.epochId", "") for each in snapshots)
+    if begun == ended:
+        return "between batches"
+    return "between commit and note" if in_table == begun else "in a batch"

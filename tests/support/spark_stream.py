@@ -1,7 +1,9 @@
 """A stream of Spark 4 that writes the numbers of events into an Iceberg table; a test may kill it.
 
-python -m tests.support.spark_stream URL EVENT_TYPE FOLDER           runs until it is killed
-python -m tests.support.spark_stream URL EVENT_TYPE FOLDER finish    ends when nothing is left, and notes all numbers
+python -m tests.support.spark_stream URL EVENT_TYPE FOLDER
+
+It starts Spark, and waits for a line: `run` lets the stream run until it is killed, and `finish` until nothing is left;
+then all numbers are noted.
 """
 
 from __future__ import annotations
@@ -50,19 +52,21 @@ def open_spark4(tables: str = "") -> SparkSession:
 
 def _lake(tables: str) -> Mapping[str, str]:
     return {
-        "spark.jars": ",".join(map(str, ICEBERG.glob("*.jar"))),
+        # Spark would copy `spark.jars` at each start, and a killed one would leave the copy behind.
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, ICEBERG.glob("*.jar"))),
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
         "spark.sql.catalog.lake.warehouse": tables,
     }
 
 
-def main(url: str, event_type: str, folder: str, *finish: str) -> None:
+def main(url: str, event_type: str, folder: str) -> None:
     spark = open_spark4(f"{folder}/tables")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (n bigint) USING iceberg")
     rows = spark.readStream.format("nakadi").options(url=url, event_type=event_type, columns="n").load()
+    order = sys.stdin.readline().strip()
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (n bigint) USING iceberg")
     query = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint").toTable(TABLE)
-    if not finish:
+    if order == "run":
         query.awaitTermination()
     query.processAllAvailable()
     query.stop()
