@@ -1,8 +1,8 @@
-"""How fast does `nakadi_spark.read` read events, compared with Spark reading the same Parquet files?
+"""How fast does `nakadi_spark.read` read events, compared with Spark reading the same files as Parquet, or by Iceberg?
 
     python benchmarks/spark.py [--events 10000000] [--rounds 5] [--memory 3g]
 
-Nearly all events are in the table, and the last ones only in the log of a broker. Both ways read the same files of the
+Nearly all events are in the table, and the last ones only in the log of a broker. All ways read the same files of the
 table, in alternating rounds of one Spark with as many tasks as this machine has processors. The figures are medians of
 seconds of CPU of Java and of this process, which is the driver and the broker, from opening to the last row. Opening
 takes the same time however many events there are, so it is shown beside the rest.
@@ -15,8 +15,9 @@ import json
 import os
 import sqlite3
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from tests.support.served import ServedBroker
 IN_LOG = 1000
 """The number of events that are not in the table yet."""
 
+Columns = tuple[str, ...] | None
 Ask = Callable[[DataFrame], object]
 
 
@@ -45,7 +47,7 @@ def _read_all(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-SHAPES: Mapping[str, tuple[tuple[str, ...] | None, Ask]] = {
+SHAPES: Mapping[str, tuple[Columns, Ask]] = {
     "count": (None, lambda rows: rows.count()),
     "count of a column": (("order_number",), lambda rows: rows.agg(F.count("order_number")).collect()),
     "sum of a member": (("total",), lambda rows: rows.agg(F.sum("total.amount")).collect()),
@@ -114,23 +116,24 @@ def publish_missing(url: str, events: int) -> None:
 
 
 def compare(spark: SparkSession, broker: nakadi_spark.Broker, rounds: int) -> None:
-    files = spark.table("nakadi.nakadi.order_placed.files").select("file_path").collect()
-    paths = [row[0] for row in files]
-    print("| | Parquet: opening | the rest | events: opening | the rest | speed |\n|---|---|---|---|---|---|")
+    table = "nakadi.nakadi.order_placed"
+    paths = [row[0] for row in spark.table(f"{table}.files").select("file_path").collect()]
+    print("| | Parquet: opening, the rest | Iceberg | events | speed |\n|---|---|---|---|---|")
+
+    def choose(rows: DataFrame, columns: Columns) -> DataFrame:
+        return rows if columns is None else rows.select(*columns)
+
+    ways: Sequence[Callable[[Columns], DataFrame]] = (
+        lambda columns: choose(spark.read.parquet(*paths), columns),
+        lambda columns: choose(spark.table(table), columns),
+        lambda columns: nakadi_spark.read(spark, broker, "order.placed", columns=columns),
+    )
     for name, (columns, ask) in SHAPES.items():
-
-        def open_parquet(columns: tuple[str, ...] | None = columns) -> DataFrame:
-            parquet = spark.read.parquet(*paths)
-            return parquet if columns is None else parquet.select(*columns)
-
-        def open_events(columns: tuple[str, ...] | None = columns) -> DataFrame:
-            return nakadi_spark.read(spark, broker, "order.placed", columns=columns)
-
-        taken = [(*cpu_of(open_parquet, ask), *cpu_of(open_events, ask)) for _ in range(rounds + 1)]
         # The first round compiles.
-        figures = [statistics.median(each) for each in zip(*taken[1:], strict=True)]
-        speed = statistics.median((each[0] + each[1]) / (each[2] + each[3]) for each in taken[1:])
-        shown = " | ".join(f"{figure:.2f}" for figure in figures)
+        taken = [[cpu_of(partial(way, columns), ask) for way in ways] for _ in range(rounds + 1)][1:]
+        figures = [[statistics.median(each) for each in zip(*way, strict=True)] for way in zip(*taken, strict=True)]
+        speed = statistics.median(sum(parquet) / sum(events) for parquet, _, events in taken)
+        shown = " | ".join(f"{opening:.2f}, {rest:.2f}" for opening, rest in figures)
         print(f"| {name} | {shown} | {100 * speed:.0f} % |", flush=True)
 
 

@@ -37,6 +37,8 @@ SCHEMA = {
     },
 }
 KILLS = int(os.environ.get("KILLS", choose_by_suite(3, 50)))
+"""On a busy machine, 50 take longer than a test may: add `-o faulthandler_timeout=0`."""
+
 AHEAD = 2
 """This many further streams start while one runs."""
 
