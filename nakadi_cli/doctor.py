@@ -57,6 +57,8 @@ _NOT_MOUNTED = (
     " the broker may read it; the log names the cause"
 )
 
+_SILENT_PROCESSES = "The broker replaces a silent worker by itself; see NakadiWorkersDie in docs/operations.md"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -222,15 +224,30 @@ def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
 
 
 def check_processes(api: Api) -> Finding:
-    """Name the processes of the broker, for operators who look at its machine."""
+    """Name the processes of the broker, for operators who look at its machine, and say which of them do not answer."""
     try:
-        samples = _read_metrics(api)
+        metrics = _read_metrics(api)
     except NotFound:
         return Finding("processes", "well", "this broker shows no metrics")
-    found = [dict(_LABEL.findall(each))["process"] for each in samples if each.startswith("nakadi_process_info{")]
-    return Finding(
-        "processes", "well", f"its process ids are {', '.join(sorted(found, key=int))}" if found else "unknown"
-    )
+    silent = _values_by_process(metrics, "nakadi_process_silent_seconds")
+    answering = sorted(_values_by_process(metrics, "nakadi_process_info").keys() - silent.keys())
+    named = f"its process ids are {', '.join(map(str, answering))}" if answering else "unknown"
+    expected = int(metrics.get("nakadi_processes_expected", 0))
+    if not silent and len(answering) >= expected:
+        return Finding("processes", "well", named)
+    lines = [f"process {each} has not answered for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
+    if len(answering) + len(silent) < expected:
+        lines.append("a worker has not started yet")
+    why = f"{len(answering)} of {expected} processes answer ({named}); {'; '.join(lines)}. {_SILENT_PROCESSES}"
+    return Finding("processes", "ill" if silent else "notice", why)
+
+
+def _values_by_process(metrics: Mapping[str, float], name: str) -> Mapping[int, float]:
+    return {
+        int(dict(_LABEL.findall(sample))["process"]): value
+        for sample, value in metrics.items()
+        if sample.startswith(f"{name}{{")
+    }
 
 
 def check_archive(api: Api, now: Callable[[], float] = time.time) -> Finding:

@@ -138,3 +138,34 @@ def test_the_processes_of_the_broker_are_named():
     metrics = 'nakadi_process_info{process="1201"} 1.0\nnakadi_process_info{process="97"} 1.0\n'
 
     assert check_processes(ScriptedBroker(metrics)).why == "its process ids are 97, 1201"
+
+
+TWO_OF_THREE = (
+    'nakadi_processes_expected 3.0\nnakadi_process_info{process="97"} 1\nnakadi_process_info{process="120"} 1\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "state", "why"),
+    [
+        (TWO_OF_THREE + 'nakadi_process_info{process="121"} 1\n', "well", "its process ids are 97, 120, 121"),
+        (TWO_OF_THREE, "notice", "2 of 3 processes answer (its process ids are 97, 120); a worker has not started yet"),
+        (
+            TWO_OF_THREE + 'nakadi_process_info{process="121"} 1\nnakadi_process_silent_seconds{process="121"} 14.2\n',
+            "ill",
+            "2 of 3 processes answer (its process ids are 97, 120); process 121 has not answered for 14 s",
+        ),
+        (
+            TWO_OF_THREE + 'nakadi_process_silent_seconds{process="121"} 14.2\n',
+            "ill",
+            "2 of 3 processes answer (its process ids are 97, 120); process 121 has not answered for 14 s",
+        ),
+    ],
+    ids=["all answer", "one starts", "one is silent", "one was silent from its beginning"],
+)
+def test_processes_that_do_not_answer_are_named(metrics, state, why):
+    """The finding says how many of the processes answer, and which one is silent."""
+    found = check_processes(ScriptedBroker(metrics))
+
+    assert found.state == state
+    assert found.why.startswith(why)

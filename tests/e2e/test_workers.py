@@ -24,7 +24,7 @@ from tests.support.metrics import sample_value, scrape
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import is_listening
 from tests.support.subscriptions import create_subscription
-from tests.support.workers import start_broker
+from tests.support.workers import program_with_silence_limits, start_broker
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -399,3 +399,40 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
         assert set(names.values()) == {1}
         assert names.keys() - publishers.sent.keys() == {"first", "second"}
         assert program.end() == (0, "")
+
+
+@pytest.mark.long("tests/unit/local/test_heartbeats.py::test_a_silent_worker_is_noticed_and_then_ended")
+def test_a_worker_that_hangs_is_noticed_and_replaced(tmp_path):
+    """A stopped worker is noticed and killed, and another takes its place. Requests that it was handed and did not
+    take get their answers from another process. The metrics name the silent worker, count its end, and fire the alert.
+    """
+    limits = program_with_silence_limits(until_noticed=3, until_ended=12)
+    with start_broker(tmp_path, processes=2, program=limits) as program, ExitStack() as stack:
+        [hanging] = program.workers
+        # The process that commits serves the publisher, whose connection is kept.
+        api = stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE))
+        assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
+        assert sample_value(scrape(api), "nakadi_processes_expected") == 2
+        watch = AlertWatch(api)
+        os.kill(hanging, signal.SIGSTOP)
+        waiting = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(4)]
+        statuses = []
+        threads = [
+            threading.Thread(target=lambda each=each: statuses.append(each.get("/health").status_code))
+            for each in waiting
+        ]
+        for each in threads:
+            each.start()
+
+        until(lambda: sample_value(scrape(api), "nakadi_process_silent_seconds", process=str(hanging)) >= 3)
+        until(lambda: has_ended(hanging))
+        until(lambda: sample_value(scrape(api), "nakadi_worker_restarts_total") >= 1)
+        for each in threads:
+            each.join()
+        assert statuses == [200] * 4
+        assert watch.fires("NakadiWorkersDie")
+        until(lambda: program.workers not in ([], [hanging]))
+        _, said = program.end()
+        assert re.search(rf"Worker 1 \(pid {hanging}\) has not answered for \d+ s, and gets no new connections", said)
+        assert re.search(rf"Worker 1 \(pid {hanging}\) has not answered for \d+ s and is being killed", said)
+        assert "Worker 1 ended with -9 and is being restarted" in said

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
@@ -55,7 +55,24 @@ SELECTED_TESTS = frozenset(
     }
 )
 
-COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0")
+PYTHON = (sys.executable, "-W", "error")
+PROGRAM = ("-m", "nakadi.local")
+
+
+def program_with_silence_limits(until_noticed: float, until_ended: float) -> tuple[str, str]:
+    """The program, whose workers may be silent for these seconds."""
+    code = f"""
+from functools import partial
+from nakadi.app.shutdown import SignalHandler, exit_process
+from nakadi.local import program
+from nakadi.local.heartbeats import SilenceLimits
+
+signals = SignalHandler()
+signals.install()
+program.supervise = partial(program.supervise, silence=SilenceLimits({until_noticed}, {until_ended}))
+exit_process(program.main(signals=signals))
+"""
+    return ("-c", code)
 
 
 class BrokerProgram:
@@ -91,19 +108,23 @@ def find_children(process: int) -> list[int]:
 
 @contextmanager
 def start_broker(
-    data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE, processes: int = 2
+    data: Path,
+    variables: Mapping[str, str] | None = None,
+    log: IO[str] | int = subprocess.PIPE,
+    processes: int = 2,
+    program: Sequence[str] = PROGRAM,
 ) -> Iterator[BrokerProgram]:
-    command = [*COMMAND, "--data", str(data), f"--workers={processes}"]
+    command = [*PYTHON, *program, "--port=0", "--data", str(data), f"--workers={processes}"]
     report = data.with_name(f"{data.name}-blocking-calls")
     guarded = guarded_variables(report, ENVIRONMENT["PYTHONPATH"])
     with run_process(command, {**ENVIRONMENT, **guarded, **(variables or {})}, log=log) as process:
-        program = BrokerProgram(process)
+        broker = BrokerProgram(process)
         try:
-            yield program
+            yield broker
         finally:
             # Workers end when the supervisor is killed; kill them anyway, in case that is broken.
             with suppress(OSError):
-                for each in program.workers:
+                for each in broker.workers:
                     os.kill(each, signal.SIGKILL)
     calls = report.read_text()
     assert not calls, calls

@@ -8,6 +8,7 @@ from nakadi.local.worker import (
     CONNECTION_FOLLOWS,
     CONNECTION_IN_USE_FOLLOWS,
     CONNECTION_TAKEN,
+    WORKER_BEAT,
     WORKER_LEAVING,
     WORKER_READY,
     HandedOverConnections,
@@ -90,3 +91,18 @@ def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
             assert kinds == [False, True, False]
 
     asyncio.run(serve())
+
+
+def test_a_worker_beats():
+    """A worker tells the supervisor again and again that its event loop runs, without being asked."""
+
+    async def beat():
+        async with asyncio.timeout(PATIENCE):
+            supervisor, worker = socket.socketpair()
+            with supervisor, worker:
+                supervisor.setblocking(False)
+                beating = asyncio.create_task(HandedOverConnections(worker, lambda: None).beat_regularly())
+                assert [await read_message(supervisor) for _ in range(3)] == [WORKER_BEAT] * 3
+                beating.cancel()
+
+    asyncio.run(beat())

@@ -435,8 +435,18 @@ class Metrics:
             "nakadi_process_info", "1 for each process of the broker, by its id.", ("process",), combine=max
         )
         self.process_info.add_source(lambda: {(str(os.getpid()),): 1})
+        self.processes_expected = self._add_gauge(
+            "nakadi_processes_expected", "The number of processes of a broker with several.", combine=max
+        )
+        self.process_silent_seconds = self._add_gauge(
+            "nakadi_process_silent_seconds",
+            "How long a worker has not answered; missing for processes that answer.",
+            ("process",),
+            combine=max,
+        )
         self.worker_restarts = self._add_fault_counter(
-            "nakadi_worker_restarts_total", "Workers that ended by themselves, and that the broker started again."
+            "nakadi_worker_restarts_total",
+            "Workers that ended by themselves, or did not answer, and that the broker started again.",
         )
         self.last_faults = self._add_gauge(
             "nakadi_last_fault_timestamp_seconds",

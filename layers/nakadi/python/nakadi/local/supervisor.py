@@ -5,8 +5,9 @@ gets the next one; the supervisor serves the first connection itself, and those 
 it answers passes through no second process (`placement`). Workers send their appends to the supervisor, where they
 share commits. Tasks that run once per broker, such as archiving that file and housekeeping, also run here.
 
-A worker that dies is started again; meanwhile, connections wait or go to others, including those that were handed to
-the worker and not taken yet. When the supervisor dies, so do its workers.
+A worker that dies, or that does not answer for long (`heartbeats`), is started again; meanwhile, connections wait or go
+to others, including those that were handed to the worker and not taken yet. When the supervisor dies, so do its
+workers.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from nakadi.app.broker import BrokerServices, open_broker, open_tracer_if_set
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.common.caching import CHANGE_COUNT_FORMAT, ChangeCounter
+from nakadi.common.counting import MetricRows
 from nakadi.common.states import Transitions, following_state
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
@@ -38,6 +40,7 @@ from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.connection import Connection
 from nakadi.http.server import NewConnection, Server, new_event_loop, tune_interpreter
 from nakadi.local.figures import SupervisorMetricsLinks
+from nakadi.local.heartbeats import BEAT_INTERVAL_SECONDS, DEFAULT_SILENCE_LIMITS, Heartbeat, Pulse, SilenceLimits
 from nakadi.local.placement import FIRST_BYTES, load_of_supervisor, publishes_few_events
 from nakadi.local.serving import make_server, run_chores
 from nakadi.local.worker import (
@@ -173,10 +176,11 @@ WORKER_TRANSITIONS: Transitions[WorkerState, WorkerFact] = {
 
 
 class _Worker:
-    def __init__(self, number: int, process: Process, connections: socket.socket) -> None:
+    def __init__(self, number: int, process: Process, connections: socket.socket, heartbeat: Heartbeat) -> None:
         self.number = number
         self.process = process
         self.connections = connections
+        self.heartbeat = heartbeat
         self.state = WorkerState.STARTING
         self.open = 0
         self.not_taken_yet: deque[socket.socket] = deque()
@@ -186,8 +190,15 @@ class _Worker:
         return self.state is WorkerState.SERVING
 
     @property
+    def takes_connections(self) -> bool:
+        return self.is_serving and self.heartbeat.pulse is Pulse.ANSWERING
+
+    @property
     def could_start(self) -> bool:
         return self.state is not WorkerState.STARTING
+
+    def __str__(self) -> str:
+        return f"Worker {self.number} (pid {self.process.pid})"
 
     def enter_state_after(self, fact: WorkerFact) -> None:
         self.state = following_state(WORKER_TRANSITIONS, self.state, fact)
@@ -214,12 +225,21 @@ class _Worker:
             self.not_taken_yet.popleft().close()
 
     def stop(self) -> None:
-        """Let the worker answer its requests, and end. A worker that is still starting has nothing to answer."""
+        """Let the worker answer its requests, and end. A worker that is still starting has nothing to answer, and a
+        silent one would not end by itself.
+        """
         with contextlib.suppress(OSError):
             self.connections.shutdown(socket.SHUT_WR)
+        if self.heartbeat.pulse is not Pulse.ANSWERING:
+            self.kill()
         if not self.could_start:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
+
+    def kill(self) -> None:
+        """End the process without its help. A stopped process ends too."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
 
 class OwnConnections:
@@ -286,6 +306,7 @@ class Supervisor:
         server: Server,
         figures: SupervisorMetricsLinks,
         restarts: RestartLimit,
+        silence: SilenceLimits,
     ) -> None:
         self._command = command
         self._server = server
@@ -296,8 +317,11 @@ class Supervisor:
         self._figures = figures
         self._coordination = broker.coordination
         self._restarts = restarts
+        self._silence = silence
         self._clock = broker.clock
         self._worker_restarts = broker.metrics.worker_restarts
+        broker.metrics.processes_expected.set(command.workers + 1)
+        broker.metrics.process_silent_seconds.add_source(self._read_silent_seconds)
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, _Worker] = {}
         self._is_accepting = False
@@ -313,6 +337,7 @@ class Supervisor:
         _defer_accepting(self._listening)
         stop = asyncio.create_task(self._stop_workers_when(stopping))
         greeting = asyncio.create_task(self._greet_when_ready(greet))
+        watching = asyncio.create_task(self._watch_workers())
         own_stopping = asyncio.Event()
         serving = asyncio.create_task(self._server.serve(self._own, own_stopping))
         keeping = [
@@ -330,7 +355,7 @@ class Supervisor:
             own_stopping.set()
             await asyncio.gather(serving, *keeping)
         finally:
-            for each in (stop, greeting, serving, *keeping):
+            for each in (stop, greeting, watching, serving, *keeping):
                 each.cancel()
             self._appends.close()
             for connection in self._waiting:
@@ -374,6 +399,29 @@ class Supervisor:
                 log.warning("Worker %s ended with %s and is being restarted", number, code)
                 self._worker_restarts.add()
 
+    async def _watch_workers(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_SECONDS)
+            for worker in tuple(self._workers.values()):
+                # A worker reads files before it begins to serve and to beat, which may take long.
+                if worker.could_start and worker.heartbeat.look(self._clock.monotonic()):
+                    self._handle_silence(worker)
+
+    def _handle_silence(self, worker: _Worker) -> None:
+        seconds = worker.heartbeat.silent_seconds(self._clock.monotonic())
+        if worker.heartbeat.pulse is Pulse.SILENT:
+            log.warning("%s has not answered for %.0f s, and gets no new connections", worker, seconds)
+        else:
+            # `_keep_worker_running` starts another one, as after every end. Connections that the worker has not taken
+            # go to other processes only then: if it went on, it would serve them too.
+            log.error("%s has not answered for %.0f s and is being killed", worker, seconds)
+            worker.kill()
+
+    def _read_silent_seconds(self) -> MetricRows:
+        now = self._clock.monotonic()
+        silent = [each for each in tuple(self._workers.values()) if each.heartbeat.pulse is not Pulse.ANSWERING]
+        return {(str(each.process.pid),): each.heartbeat.silent_seconds(now) for each in silent}
+
     def _stop_as_failed(self) -> None:
         self._code = EXIT_CODE_WORKERS_FAILED
         self._over.set()
@@ -396,7 +444,7 @@ class Supervisor:
             for each in theirs:
                 each.close()
         connections.setblocking(False)
-        worker = self._workers[number] = _Worker(number, process, connections)
+        worker = self._workers[number] = _Worker(number, process, connections, self._new_heartbeat())
         self._loop.add_reader(connections, self._receive_messages, worker)
         # The worker started after the end had begun, and was not among the workers stopped then.
         if self._over.is_set():
@@ -417,6 +465,9 @@ class Supervisor:
         # because the data file may be busy, and the other workers must not wait.
         await self._loop.run_in_executor(None, self._release_leases, leases)
         return worker.could_start, code
+
+    def _new_heartbeat(self) -> Heartbeat:
+        return Heartbeat(self._silence, self._clock.monotonic())
 
     def _release_leases(self, leases: Collection[str]) -> None:
         """Release the leases of a worker that ended, so that its partitions do not wait until the leases expire."""
@@ -439,6 +490,8 @@ class Supervisor:
             self._loop.remove_reader(worker.connections)
             self._stop_handing_over_to(worker)
             return
+        if worker.heartbeat.note_beat(self._clock.monotonic()):
+            log.info("%s answers again", worker)
         # Many connections may have been taken or have ended since the last read: each is one byte.
         worker.close_taken(said.count(CONNECTION_TAKEN))
         worker.open -= said.count(CONNECTION_ENDED)
@@ -512,7 +565,7 @@ class Supervisor:
     def _servers_by_load(self, own: int, few_events: bool) -> list[tuple[float, OwnConnections | _Worker]]:
         # A worker reports its number of connections itself, so the number is slightly outdated, which affects only the
         # balance.
-        workers = [each for each in self._workers.values() if each.is_serving]
+        workers = [each for each in self._workers.values() if each.takes_connections]
         servers: list[OwnConnections | _Worker] = [self._own, *workers]
         loads = [load_of_supervisor(own, len(servers), few_events=few_events), *(each.open for each in workers)]
         return sorted(zip(loads, servers, strict=True), key=itemgetter(0))
@@ -550,6 +603,7 @@ def supervise(
     signals: SignalHandler,
     grace: ShutdownDeadline,
     greet: Callable[[], None],
+    silence: SilenceLimits = DEFAULT_SILENCE_LIMITS,
 ) -> int:
     """Run a broker with several processes, and return its exit code."""
     codes: list[int] = []
@@ -570,7 +624,7 @@ def supervise(
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:
-            supervisor = Supervisor(command, listening, shared, broker, server, figures, RestartLimit())
+            supervisor = Supervisor(command, listening, shared, broker, server, figures, RestartLimit(), silence)
             codes.append(await supervisor.run(stopping, greet, grace.begin_countdown))
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))

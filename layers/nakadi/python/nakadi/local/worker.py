@@ -31,6 +31,7 @@ from nakadi.http.connection import Connection
 from nakadi.http.memory import tune_allocator
 from nakadi.http.server import NewConnection, new_event_loop, tune_interpreter
 from nakadi.local.figures import WorkerMetricsLink
+from nakadi.local.heartbeats import BEAT_INTERVAL_SECONDS
 from nakadi.local.serving import make_server
 from nakadi.model.outcomes import BadSetting, Unavailable
 
@@ -51,6 +52,9 @@ CONNECTION_ENDED = b"-"
 
 WORKER_LEAVING = b"e"
 """A worker sends this when it must get no more connections. The supervisor then closes its end."""
+
+WORKER_BEAT = b"b"
+"""A worker sends this regularly, which shows that its event loop runs."""
 
 CONNECTION_FOLLOWS = b"+"
 """The supervisor sends this with a connection."""
@@ -99,6 +103,12 @@ class HandedOverConnections:
     def announce_leaving(self) -> None:
         """Stop once the supervisor knows: connections that it hands over until then are served."""
         self._send_to_supervisor(WORKER_LEAVING)
+
+    async def beat_regularly(self) -> None:
+        """Show the supervisor that this event loop runs, until the task is cancelled."""
+        while True:
+            self._send_to_supervisor(WORKER_BEAT)
+            await asyncio.sleep(BEAT_INTERVAL_SECONDS)
 
     def close(self) -> None:
         self._loop.remove_reader(self._supervisor)
@@ -236,11 +246,12 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
                 await signalled.wait()
                 handed_over.announce_leaving()
 
-            leaving = asyncio.create_task(leave())
+            beside = asyncio.create_task(leave()), asyncio.create_task(handed_over.beat_regularly())
             try:
                 await server.serve(handed_over, stopping)
             finally:
-                leaving.cancel()
+                for each in beside:
+                    each.cancel()
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))
 
