@@ -275,7 +275,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         try:
             return self._stored_at_of_next_event(event_type, partition, committed), False
         except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable) as error:
-            log.info("The age of the next event in %s, partition %s, is unknown", event_type.name, partition)
+            log.debug("The age of the next event in %s, partition %s, is unknown", event_type.name, partition)
             return None, isinstance(error, Unavailable)
 
     def _stored_at_of_next_event(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
