@@ -174,7 +174,7 @@ STREAMING = [
 
 
 def ratios(figures: Figures, rows: str) -> Sequence[float]:
-    """The ratios of the rows of the comparison whose names match."""
+    """The ratios in those rows of the comparison whose names match the pattern."""
     found = [value for name, value in figures.items() if re.fullmatch(rf"{COMPARISON}\.(?:{rows}) ratio", name)]
     if not found:
         raise KeyError(rows)

@@ -22,7 +22,7 @@ _LEAST_TO_COMPRESS = 1_000
 
 
 class Publishing(msgspec.Struct, frozen=True):
-    """Where events go and how they become requests. Its fields are the keywords of `Producer`.
+    """Where events go and how they become requests. Its fields except `event_type` are keywords of `Producer`.
 
     key          A function that takes the key of an event, such as `key_at("order_number")`. Events of one key stay in
                  their order; without it all events are of one key.
@@ -32,8 +32,8 @@ class Publishing(msgspec.Struct, frozen=True):
     tombstones   Delete by the keys of the events, rather than publishing them.
     only_for     The id of the one subscription that sees these events.
     on_failure   What follows when an event cannot be delivered: "continue" with the others, or "stop" the producer, so
-    that no event overtakes one that failed. The others are then reported as `NotDelivered`, and `send` raises
-                 `Closed`.
+                 that no event overtakes one that failed. The others are then reported as `NotDelivered`, and `send`
+                 raises `Closed`.
     cloud_events Events are CloudEvents 1.0, as the JSON of their structured mode. Their attributes become the metadata.
     """
 

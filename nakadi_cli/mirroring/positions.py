@@ -116,7 +116,7 @@ def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
                 continue
             begun.add(partition)
             # A batch contains only the offset of its last event.
-            found.cursors[partition] = _offset_before(target, name, partition, found.cursors[partition], first)
+            found.cursors[partition] = _offset_after(target, name, partition, found.cursors[partition], first)
             keys = keys[first:]
         new = {key for key in keys if key in left} - met
         met |= new
@@ -125,8 +125,8 @@ def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
     return found
 
 
-def _offset_before(target: Api, name: str, partition: str, before: str, count: int) -> str:
-    """The offset of the event that is `count` events before another."""
+def _offset_after(target: Api, name: str, partition: str, before: str, count: int) -> str:
+    """The offset of the `count`-th event after the offset `before`; `before` itself if `count` is 0."""
     if count == 0:
         return before
     for number, batch in enumerate(read_batches(target, name, {partition: before}, 1), 1):

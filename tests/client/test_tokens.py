@@ -91,7 +91,7 @@ def test_strings_and_functions_are_sources():
 
 
 def test_a_function_that_takes_long_is_asked_again_only_when_its_token_is_refused():
-    """Its result is kept, even if it is no token."""
+    """The function's result is kept, even if it is not a token."""
     given = ["second", None]
     tokens = UntilRefused(given.pop)
     assert [tokens.get(), tokens.get()] == [None, None]

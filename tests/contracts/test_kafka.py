@@ -177,7 +177,7 @@ class TestTwoProcesses:
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_take_nothing_once_one_of_them_has_sealed(self, log, other_process_log):
-        """No event is stored after the end that a process sees once another process has sealed the topic."""
+        """Once a process has sealed the topic and read its end, other processes store nothing after that end."""
 
         def append_until_sealed(writer: int) -> int:
             stored = 0

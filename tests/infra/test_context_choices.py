@@ -487,7 +487,7 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deploym
 
 def test_new_versions_of_functions_are_tried_first(large_deployment, serving):
     """Every function that answers requests has an alias, which the API invokes. A canary moves the alias to a new
-    version, and back if requests fail. By default functions are exchanged at once."""
+    version, and back if requests fail. By default, functions are replaced at once."""
     template = large_deployment.serving
     aliases = template.all("AWS::Lambda::Alias")
     answering = {name for name, needs in NEEDS.items() if needs.areas} | {"authorizer"}

@@ -99,7 +99,7 @@ def drop_before(index):
     return index.drop_segments_before("t", 0, 10), index.topic("t").oldest, index.segments_from("t", 0, 0, 9)
 
 
-def claim_partition(index):
+def claims_of_two_owners(index):
     return index.claim("name", "me", 60), index.claim("name", "other", 60)
 
 
@@ -114,7 +114,7 @@ DOING = {
     "sealing": (seal_and_read_topic, "TransactWriteItems", Topic(partitions=2, sealed=True)),
     "noting progress": (store_progress, "PutItem", {"shard": ShardProgress(9)}),
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
-    "claiming": (claim_partition, "PutItem", (True, False)),
+    "claiming": (claims_of_two_owners, "PutItem", (True, False)),
     "replacing": (replace_and_list_segments, "PutItem", [0]),
     "looking at heads": (lambda index: index.index_heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
     "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),

@@ -44,7 +44,7 @@ def log(faulty_kinesis: FaultyKinesis):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Shorten the waits of the engine's modules; a module that waits under another name is an error."""
+    """Shorten the waits of the engine's modules; a module whose timeout has another name makes the fixture fail."""
     for module in (continuity, gaps, indexing, scanning, shard_watch, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
 

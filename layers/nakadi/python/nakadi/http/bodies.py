@@ -132,7 +132,7 @@ class ObjectReader:
         return float(value)
 
     def boolean(self, name: str) -> bool | None:
-        """A truth value. As a number, 0 is false, and all others are true."""
+        """True or false: as such, as text, or as an integer, of which only 0 is false."""
         value = self._raw.get(name)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"

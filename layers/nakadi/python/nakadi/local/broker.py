@@ -311,7 +311,7 @@ class FaultyLog:
         return EventSlice((*again, *found.events), found.next_offset)
 
 
-class FaultySender:
+class FaultInjectingSender:
     """Delivers to sinks, and carries out the orders of `Faults`."""
 
     def __init__(self, sender: Sender, faults: Faults) -> None:
@@ -351,7 +351,7 @@ class Broker:
         self._inside = open_broker(
             Settings(**settings),
             wrap_log=lambda log: FaultyLog(log, self.faults),
-            wrap_sender=lambda sender: FaultySender(sender, self.faults),
+            wrap_sender=lambda sender: FaultInjectingSender(sender, self.faults),
         )
         try:
             self._inside.prepare_for_requests()

@@ -3,7 +3,7 @@
 Workers also answer requests. Each worker gets connections through a socket. The process with the fewest connections
 gets the next one; the supervisor serves the first connection itself, and those that publish single events, because what
 it answers passes through no second process (`placement`). Workers send their appends to the supervisor, where they
-share commits. Tasks that run once per broker, such as archiving that file and housekeeping, also run here.
+share commits. Tasks that run once per broker, such as archiving events and housekeeping, also run here.
 
 A worker that dies, or that does not answer for long (`heartbeats`), is started again; meanwhile, connections wait or go
 to others, including those that were handed to the worker and not taken yet. When the supervisor dies, so do its

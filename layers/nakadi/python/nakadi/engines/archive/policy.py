@@ -15,8 +15,8 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
 
     The first three values are in seconds. `archive_after`: about how long events wait to be archived; owners that
     trigger every step themselves set an infinite time. `hot_retention`: how long the hot half keeps archived events.
-    `unreferenced_grace`: how long archive objects without references stay: longer than the time from writing an object
-    to writing its index entry.
+    `unreferenced_grace`: how long archive objects without references stay. It must be longer than the time from writing
+    an object to writing its index entry.
 
     `new_share_to_compact`: the cold part of a compacted partition is rewritten once the newer events amount to this
     share of it. `another_process_archives`: another process archives the events that are appended here.

@@ -74,8 +74,9 @@ REMEDY_MESSAGE = (
 
 
 class DataFileMark(Struct, frozen=True, kw_only=True):
-    """How far a data file has come. `keys` are the keys of its documents by kind, `ends` the next offsets of its
-    logs."""
+    """What a data file contained when the mark was written. `keys` are the keys of its documents by kind, `ends` the
+    next offsets of its logs.
+    """
 
     file: str
     number: int

@@ -130,7 +130,7 @@ class _BackupRun(Struct, frozen=True):
                 if self.folder.table_versions() != versions:
                     continue
                 keys = snapshot.archive_keys() if self.folder.archives_here else ()
-                copied = self._copy_data_file(snapshot)
+                copied = self._copy_data_file_mark_and_key(snapshot)
             archived, missing = self._copy_archive(sorted(keys))
             return [*others, *copied, *archived], missing
         raise BackupFailed(f"Jobs change the tables in {self.folder.path} all the time: stop them for the backup.")
@@ -139,7 +139,7 @@ class _BackupRun(Struct, frozen=True):
         found = (self._copy_if_there(path) for path in self.folder.other_files())
         return [file for file in found if file is not None]
 
-    def _copy_data_file(self, snapshot: Snapshot) -> Sequence[StoredFile]:
+    def _copy_data_file_mark_and_key(self, snapshot: Snapshot) -> Sequence[StoredFile]:
         copy = self.store.unfinished_path()
         copy.unlink(missing_ok=True)
         try:
