@@ -125,13 +125,13 @@ def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: floa
         while (wait := due - time.perf_counter()) > 0:
             producer.poll(wait)
 
-        def count_delivery(error: object, _message: object, due: float = due) -> None:
+        def note_delay(error: object, _message: object, due: float = due) -> None:
             assert error is None, error
             took.append(time.perf_counter() - due)
 
         for left in range(batch, 0, -1):
             if left == 1:
-                producer.produce(topic, values[left % len(values)], on_delivery=count_delivery)
+                producer.produce(topic, values[left % len(values)], on_delivery=note_delay)
             else:
                 producer.produce(topic, values[left % len(values)])
     producer.flush(60)

@@ -54,8 +54,8 @@ class NotDelivered(NakadiError):
     """An event was not acknowledged in time, or the producer closed first.
 
     If `maybe_stored` is true, an attempt ended without a clear answer, so the broker may have stored the event.
-    `reason` is the result of the last attempt, or None if there was none: a `NoAnswer`, a `Refused` or an
-    `EventRefused`.
+    `reason` is the error of the last failed attempt: a `NoAnswer`, a `Refused`, or a `NakadiError` with the detail of
+    a 207. It is None if no attempt failed, or if the producer was closed.
     """
 
     def __init__(self, message: str, *, maybe_stored: bool, reason: NakadiError | None = None) -> None:

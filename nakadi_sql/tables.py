@@ -1,4 +1,4 @@
-"""Finds the Iceberg tables of the jobs: the file that describes the state that a table has now.
+"""Finds the Iceberg tables that the jobs write: for each, the metadata file that describes its current state.
 
 Such a file never changes, so it is the same state for as long as a query runs. Only finding it differs from catalog to
 catalog.

@@ -13,7 +13,10 @@ from nakadi.schemas.document import effective_schema
 
 
 class EventTypeSchema(Struct, frozen=True):
-    """An event type with its schema as written, which the broker would accept. A schema from a file has no `version`."""
+    """An event type with its schema as written, which the broker would accept.
+
+    A schema from a file has no `version`.
+    """
 
     name: str
     schema: Mapping[str, Any]

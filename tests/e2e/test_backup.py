@@ -54,7 +54,7 @@ def run_lines(lines, tmp_path):
 
 
 class Publisher(threading.Thread):
-    """Publishes one event after the other, and counts the acknowledged ones."""
+    """Publishes one event after another, and counts the acknowledged ones."""
 
     def __init__(self, url, name):
         super().__init__()

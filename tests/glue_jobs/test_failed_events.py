@@ -1,4 +1,4 @@
-"""Erases values from events at which consumers failed."""
+"""Erasing a value also removes it from the events that consumers failed to process."""
 
 import json
 from contextlib import closing

@@ -15,7 +15,8 @@ PROGRESS = Progress({("a", 0): 10, ("b", 0): 4, ("b", 1): 6}, {}, timelines={"a"
 
 def test_the_seam_is_that_of_the_state_of_the_table():
     """The log is read from where the state of the table ends, which may be later than the source says: the table may
-    have events of a timeline or partition that the source does not name. The table has all events of older timelines that the source does not name. (K1)
+    have events of a timeline or partition that the source does not name. The table has all events of older timelines
+    that the source does not name. (K1)
     """
     assert table_seam(PROGRESS, {0: {2: 3}, 1: {2: 6}}) == {0: {2: 4}, 1: {2: 6}}
     assert table_seam(PROGRESS, {0: {1: 8}}) == {0: {1: 10, 2: 4}, 1: {2: 6}}

@@ -285,7 +285,7 @@ def asking(stores, **settings):
         yield lambda sql, headers=None: api.post("/queries", json={"sql": sql}, headers=headers)
 
 
-def check_over_http(stores, api, source, **settings):
+def publish_and_check_queries_over_http(stores, api, source, **settings):
     """Publish another event, and check that `POST /queries` finds every event once."""
     [last] = rows("select count(*) as number from order_placed", source, None)
     publish(api, [last["number"]])
@@ -298,7 +298,7 @@ def check_over_http(stores, api, source, **settings):
 def test_queries_over_http_find_the_rows_of_tables_and_log(broker_with_tables, stores):
     """`POST /queries` finds each event once, in the table or in the log. (Q4, Q11)"""
     api, source, tables, _ = broker_with_tables
-    check_over_http(stores, api, source, tables=tables.folder)
+    publish_and_check_queries_over_http(stores, api, source, tables=tables.folder)
 
 
 def test_rows_of_tables_need_the_rights_of_streams(broker_with_tables, stores, tmp_path):
@@ -331,7 +331,7 @@ def test_tables_are_found_in_a_rest_catalog(broker_with_tables, stores, monkeypa
             open_tables(url, "nakadi", "wrong").find("order_placed")
         with pytest.raises(NoTable, match="does not say"):
             open_tables(url, "nowhere", "secret").find("order_placed")
-        check_over_http(stores, api, source, tables=f"{url}?warehouse=events")
+        publish_and_check_queries_over_http(stores, api, source, tables=f"{url}?warehouse=events")
         assert ("GET", "/v1/namespaces/nakadi/tables/order_placed") in catalog.asked
         with asking(stores, tables=url, tables_database="nowhere") as ask_broker:
             assert problem(ask_broker("from order_placed"), 503) == TABLES_UNREADABLE_MESSAGE

@@ -1,4 +1,4 @@
-"""The same stream for browsers: `Accept: text/event-stream`."""
+"""Event-type streams as server-sent events, for browsers (`Accept: text/event-stream`)."""
 
 import json
 

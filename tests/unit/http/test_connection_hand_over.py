@@ -32,7 +32,7 @@ class HandedOverConnection:
     def report_connection_end(self):
         self.ended.set()
 
-    def note_many_bytes(self, connection):
+    def note_large_body(self, connection):
         self.with_many_bytes.put_nowait(connection)
 
     def close(self):

@@ -45,7 +45,7 @@ def a_head(line="POST /event-types/orders/events HTTP/1.1", length="100", name="
     ],
 )
 def test_publishers_of_few_events(first_bytes):
-    """A first request with a small body of events is recognised by the bytes that have arrived."""
+    """A first request with a small body of events is recognized by the bytes that have arrived."""
     assert publishes_few_events(first_bytes)
 
 

@@ -50,7 +50,7 @@ def test_every_value_has_a_key(value):
     assert {equality_key(value, [AMPLE])} == {equality_key(value, [AMPLE])}
 
 
-def test_a_list_of_different_values_is_recognised():
+def test_a_list_of_different_values_is_recognized():
     """In a list of different values, no two are equal. (P56)"""
     assert all_differ([1, True, "1", [1], [True], {"a": 1}], [AMPLE])
     assert not all_differ([[1, {"a": 2}], 3, [1.0, {"a": 2.0}]], [AMPLE])

@@ -42,7 +42,7 @@ def test_a_whole_frame_comes_back():
 
 @pytest.mark.parametrize("data", [b"", b"n", b"nk", b"nk\x01" + bytes(12), b"xx" + bytes(30), b"nk\x09" + bytes(30)])
 def test_what_does_not_begin_like_a_record_is_none(data):
-    """Bytes of others are recognised as foreign, however short they are."""
+    """Bytes of others are recognized as foreign, however short they are."""
     assert envelopes.parse_envelope(data) is None
 
 

@@ -84,7 +84,7 @@ def test_an_interrupted_restoration_does_not_start(backups, tmp_path, monkeypatc
             check_against_mark(data / "nakadi.db", accept_loss=False)
 
 
-def test_the_restored_file_has_a_mark_of_its_own(folder, backups, tmp_path):
+def test_a_restored_file_is_protected_from_its_first_new_mark_on(folder, backups, tmp_path):
     """A restored folder starts as it is; from then on, its mark protects it, even against the backup. (B8)"""
     data = tmp_path / "restored"
     restore(backups, data)

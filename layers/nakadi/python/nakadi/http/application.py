@@ -80,7 +80,7 @@ class Application:
     """Answers requests.
 
     Each request passes through only a few functions, because these cost as much as the work for a small request. This
-    class only recognises rare needs of requests, such as decompression or content negotiation; other modules do the
+    class only recognizes rare needs of requests, such as decompression or content negotiation; other modules do the
     work.
 
     Without `authenticate`, clients may send tokens, but nobody checks them.

@@ -351,7 +351,7 @@ class AsgiApplication:
             finally:
                 answer.on_end(outlet.size)
             await outlet.end_stream()
-            # Some clients wait for the connection to close, because they do not recognise the last chunk. Others send
+            # Some clients wait for the connection to close, because they do not recognize the last chunk. Others send
             # their next request on the connection at once, and must not find it closed.
             hang_up = connection and connection.close_unless_reused
         except (ClientGone, asyncio.CancelledError):

@@ -70,7 +70,7 @@ class ServerState:
         self.tasks: set[asyncio.Task[None]] = set()
         self.date_header = b""
         self.is_closing = False
-        self.note_many_bytes: Callable[[Connection], None] = lambda _: None
+        self.note_large_body: Callable[[Connection], None] = lambda _: None
 
 
 HEAD_TOO_LARGE_REFUSAL = RequestRefusal(
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
                 self._serve_next_or_idle()
             if exchange.body_bytes >= MANY_BYTES:
                 # Scheduled for after this round of the loop, in which the answer is written.
-                self._loop.call_soon(self._state.note_many_bytes, self)
+                self._loop.call_soon(self._state.note_large_body, self)
 
     def hand_over(self, hand_over: Callable[[socket.socket], bool]) -> None:
         """Have another process serve the connection from here on, if it is idle between two requests and `hand_over`

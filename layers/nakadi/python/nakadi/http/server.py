@@ -77,7 +77,7 @@ class ConnectionSource(Protocol):
     def report_connection_end(self) -> None:
         """Called when one of these connections has ended."""
 
-    def note_many_bytes(self, connection: Connection) -> None:
+    def note_large_body(self, connection: Connection) -> None:
         """Call this when a connection has carried a long request, which is answered: another process may take over."""
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Server:
             )
         else:
             self._note_connection_end = listening.report_connection_end
-            self._state.note_many_bytes = listening.note_many_bytes
+            self._state.note_large_body = listening.note_large_body
             listening.start_serving(self._new_connection)
             listener = listening
         regular_tasks = [

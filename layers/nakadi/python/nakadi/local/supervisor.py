@@ -274,7 +274,7 @@ class OwnConnections:
     def report_connection_end(self) -> None:
         self.open -= 1
 
-    def note_many_bytes(self, connection: Connection) -> None:
+    def note_large_body(self, connection: Connection) -> None:
         self._hand_on(connection)
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class HandedOverConnections:
     def report_connection_end(self) -> None:
         self._send_to_supervisor(CONNECTION_ENDED)
 
-    def note_many_bytes(self, connection: Connection) -> None:
+    def note_large_body(self, connection: Connection) -> None:
         """Do nothing: connections that were handed over stay here."""
 
     def announce_leaving(self) -> None:

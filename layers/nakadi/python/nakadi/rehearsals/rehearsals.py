@@ -134,7 +134,7 @@ class Rehearsals:
             proposed = replace(proposed, schema=replace(proposed.schema, text=text))
             self._take_slot()
             try:
-                job, rehearsal_id = self._make_job(event_type, proposed, draft.span, subject)
+                job, rehearsal_id = self._register_job(event_type, proposed, draft.span, subject)
                 running = self._threads.submit(job.run)
             except BaseException:
                 self._free_slot()
@@ -187,7 +187,7 @@ class Rehearsals:
         self._permissions.require_consumer(subject, [name])
         return event_type
 
-    def _make_job(
+    def _register_job(
         self, event_type: EventType, proposed: EventType, span: Span, subject: Subject
     ) -> tuple[RehearsalJob, str]:
         self._access.refresh_features()

@@ -69,11 +69,11 @@ def timestamp_problem(text: str) -> str | None:
     found: dict[str, str] = {}
     reason = _timestamp_form_problem(text, found) or _timestamp_range_problem(found)
     if reason is not None:
-        return f"must be a valid date-time Text '{_quote_timestamp(text)}' could not be parsed{reason}"
+        return f"must be a valid date-time Text '{_shorten_for_message(text)}' could not be parsed{reason}"
     return None if found["second"] and _matches_utc_offset(found["offset"]) else "must be a valid date-time"
 
 
-def _quote_timestamp(text: str) -> str:
+def _shorten_for_message(text: str) -> str:
     return text if len(text) <= _MAX_QUOTED_TEXT_CHARACTERS else f"{text[:_MAX_QUOTED_TEXT_CHARACTERS]}..."
 
 

@@ -42,7 +42,7 @@ class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, recognises most valid events
+    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, recognizes most valid events
     quickly.
     """
 

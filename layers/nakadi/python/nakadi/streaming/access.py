@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS = 1.0
 
-# Clients recognise a missing event type by these words here, and by others everywhere else.
+# Clients recognize a missing event type by these words here, and by others everywhere else.
 TOPIC_NOT_FOUND_MESSAGE = "topic not found"
 
 

@@ -84,7 +84,7 @@ class DynamoDbCoordination:
     and no thread or process waits for another: if two decide on the same state, one is rejected, and reads again.
 
     A write whose answer is lost may have taken effect, and is repeated. Each write is safe to repeat: DynamoDB
-    recognises the token of a transaction, a commit recognises itself, a lease has the time of its request, and putting
+    recognizes the token of a transaction, a commit recognizes itself, a lease has the time of its request, and putting
     or removing an item twice has the same effect as once.
     """
 
@@ -150,7 +150,7 @@ class DynamoDbCoordination:
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # Each offset is from a different moment: while pages are read, others may change. Readers have already read the
-        # assignment, and recognise a newer offset by its owner.
+        # assignment, and recognize a newer offset by its owner.
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 

@@ -169,7 +169,7 @@ class SqliteCoordination:
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # One statement reads the file at one moment. The assignment is another read: readers read it first, and
-        # recognise a newer offset by its owner.
+        # recognize a newer offset by its owner.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
             # This reads them a moment later, which does no harm: they grow with commits, and a reset removes them only

@@ -453,7 +453,7 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     """Read the state that the streams of a subscription share; the assignment of the `known` state is used without
     reading it.
 
-    The assignment is read before the offsets: an offset that is newer than the assignment is recognised by its owner.
+    The assignment is read before the offsets: an offset that is newer than the assignment is recognized by its owner.
     If partitions are not shared evenly, because a process died between a change and the rebalancing after it, this call
     rebalances them.
     """
