@@ -329,7 +329,9 @@ class TableComparison:
         assert latest == {*self._state.values()}, (latest, self._state)
 
     def _compare_rows(self, name: str) -> Collection[int]:
-        """Compare the rows of a table with the published events, and return the numbers of the events that the table contains."""
+        """Compare the rows of a table with the published events, and return the numbers of the events that the table
+        contains.
+        """
         table = self._table(name)
         numbers = {event.eid: number for number, event in enumerate(self._published)}
         rows = table.collect()

@@ -184,7 +184,7 @@ def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, b
     """If an object is replaced while the backup is taken, the backup is still complete. (B2)"""
     busy.publish(5)
     busy.archive()
-    copy_data_file = taking._BackupRun._copy_data_file
+    copy_data_file = taking._BackupRun._copy_data_file_mark_and_key
     turns = []
 
     def copy_then_forget(backup, snapshot):
@@ -197,7 +197,7 @@ def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, b
                 path.unlink()
         return copied
 
-    monkeypatch.setattr(taking._BackupRun, "_copy_data_file", copy_then_forget)
+    monkeypatch.setattr(taking._BackupRun, "_copy_data_file_mark_and_key", copy_then_forget)
 
     assert busy.back_up(backups).missing == []
 
