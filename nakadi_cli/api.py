@@ -131,14 +131,14 @@ class Api:
 
 def failure_of(error: nakadi_client.NakadiError) -> Failed:
     """Turn an error of the client into a sentence and an exit code."""
-    from nakadi_client import NoAnswer, NotDelivered
+    from nakadi_client import EventsUnreadable, NoAnswer, NotDelivered
     from nakadi_client import Refused as RefusedByBroker
 
     if isinstance(error, NotDelivered) and error.reason:
         return failure_of(error.reason)
     if isinstance(error, RefusedByBroker):
         return _failure_class(error.status)(harmless(str(error)))
-    return (NotAnswered if isinstance(error, NoAnswer) else Refused)(harmless(str(error)))
+    return (NotAnswered if isinstance(error, NoAnswer | EventsUnreadable) else Refused)(harmless(str(error)))
 
 
 def refusal_failure(answer: Answer) -> Failed:

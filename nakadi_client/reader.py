@@ -89,10 +89,11 @@ class Reader(Generic[Event]):
                 if isinstance(response, Answer):
                     self._core.handle_answer(step, response, time.monotonic())
                     return
+                self._core.handle_opened_stream(response.headers)
                 splitter = LineSplitter()
                 for chunk in response.iter_bytes():
                     yield from self._core.batches(splitter.feed(chunk))
-                    if self._core.is_done:
+                    if self._core.is_stream_done:
                         return
                 yield from self._core.batches(splitter.end())
         except NakadiError as found:

@@ -4,6 +4,7 @@ end.
     core = ReaderCore("order.placed", ReadOptions(start="begin"), random.random)
     step = core.step(now)                  # Find, Measure or OpenStream: a request; or Wait, Trouble, End
     core.handle_answer(step, answer, now)  # of Find and Measure, and of a stream that was not opened
+    core.handle_opened_stream(headers)     # of a stream that was opened
     core.batches(lines)                    # for lines of the stream
     core.handle_closed_stream(now, error)  # when the stream has ended
 
@@ -53,13 +54,18 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 EMPTY_LINES_AT_END = 5
-"""A partition counts as finished after this number of empty lines: one a second while the broker finds no events."""
+"""A partition counts as finished after this number of empty lines: one a second while the broker finds no events. This
+is only for brokers that do not know `until`: others send such lines also while they cannot read the events."""
+
+UNTIL_HEADER = "X-Nakadi-Until"
+"""The header of streams whose broker says when a partition is read up to `until`."""
 
 
 class Place(msgspec.Struct, frozen=True):
     """A cursor of an event type: an offset after which to continue, and perhaps the last offset to read.
 
-    At `until`, Nakadi Serverless sends a line without events. Other brokers ignore this member.
+    At `until`, Nakadi Serverless sends a line without events, and announces this in a header. Other brokers ignore this
+    member.
     """
 
     partition: str
@@ -114,6 +120,10 @@ class ReaderCore:
         # The number of consecutive lines without events, by partition.
         self._empty_lines: dict[str, int] = {}
         self._silent_lines = 0
+        # Whether the broker says when it has read a partition up to `until`.
+        self._knows_until = False
+        # Whether the next stream, or this one, finds out where partitions of CloudEvents end.
+        self._has_to_confirm = self._is_confirming = False
         self._left = 0
         self._failures = 0
         self._failing_since = inf
@@ -129,6 +139,11 @@ class ReaderCore:
         """Whether all events that existed at the beginning are read."""
         return not self._options.follow and self._ends is not None and not self._ends
 
+    @property
+    def is_stream_done(self) -> bool:
+        """Whether the present stream is of no more use, so that the caller closes it."""
+        return self.is_done or self._has_to_confirm
+
     def step(self, now: float) -> Find | Measure | OpenStream | Trouble | Wait | End:
         """The next action, when no stream is open."""
         if self._error or self.is_done:
@@ -142,14 +157,7 @@ class ReaderCore:
             return Find()
         if not self._options.follow and self._ends is None:
             return Measure([Place(partition, offset) for partition, offset in self._at.items()])
-        self._got_lines = False
-        self._empty_lines.clear()
-        self._silent_lines = 0
-        # The limit is the number of existing events, so that the stream ends at once; fewer events come if compaction
-        # has removed some.
-        size = min(self._options.batch_limit, self._left or self._options.batch_limit)
-        cursors = [Place(partition, offset, self._until(partition)) for partition, offset in self._at.items()]
-        return OpenStream(cursors, size, self._left, self._options.cloud_events)
+        return self._next_stream(self._at)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
         """Take the result of a request. The answer to `OpenStream` is the refusal to open the stream."""
@@ -164,6 +172,10 @@ class ReaderCore:
         else:
             self._handle_lags(_LAGS.decode(answer.body))
 
+    def handle_opened_stream(self, headers: Mapping[str, str]) -> None:
+        """Take the headers of an opened stream."""
+        self._knows_until = UNTIL_HEADER in headers
+
     def batches(self, lines: Iterable[bytes]) -> Iterator[Batch[Any]]:
         """Take lines; return their batches with events, up to the end.
 
@@ -172,7 +184,7 @@ class ReaderCore:
         for line in lines:
             if (batch := self._take_line(line)) is not None:
                 yield batch
-            if self.is_done:
+            if self.is_stream_done:
                 return
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
@@ -186,12 +198,28 @@ class ReaderCore:
             self._pause(error, now)
         elif not self._got_lines:
             self._pause(NakadiError("The broker ended a stream without a line."), now)
+        elif self._options.cloud_events and self._knows_until and not self._is_confirming:
+            # Perhaps the last events are ones that are never delivered.
+            self._has_to_confirm = True
 
     # ------------------------------------------------------------------------------------------------------------------
 
+    def _next_stream(self, at: Mapping[str, str]) -> OpenStream:
+        self._got_lines = False
+        self._empty_lines.clear()
+        self._silent_lines = 0
+        self._is_confirming, self._has_to_confirm = self._has_to_confirm, False
+        cursors = [Place(partition, offset, self._until(partition)) for partition, offset in at.items()]
+        if self._is_confirming:
+            return OpenStream([each for each in cursors if each.until is not msgspec.UNSET], 1, 1)
+        # The limit is the number of existing events, so that the stream ends at once; fewer events come if compaction
+        # has removed some.
+        size = min(self._options.batch_limit, self._left or self._options.batch_limit)
+        return OpenStream(cursors, size, self._left, self._options.cloud_events)
+
     def _take_line(self, line: bytes) -> Batch[Any] | None:
         try:
-            decoded = self._decoder.decode(line)
+            decoded = (_PLAIN_LINES if self._is_confirming else self._decoder).decode(line)
         except msgspec.MsgspecError as error:
             raise NakadiError(f"This is no line of a stream: {error}") from error
         cursor, events = decoded.line.cursor, decoded.line.events or []
@@ -203,9 +231,11 @@ class ReaderCore:
         assert self._at is not None, "a line came without a stream"
         self._got_lines = True
         self._failures, self._failing_since = 0, inf
+        is_empty = not events and not decoded.poison
+        if self._is_confirming and not is_empty:
+            return None  # There are more events, which the next stream delivers as CloudEvents.
         self._at[cursor.partition] = cursor.offset
         self._silent_lines = 0
-        is_empty = not events and not decoded.poison
         self._empty_lines[cursor.partition] = self._empty_lines.get(cursor.partition, 0) + 1 if is_empty else 0
         if self._ends and self._is_at_end(cursor.partition, cursor.offset):
             self._ends.pop(cursor.partition, None)
@@ -221,13 +251,14 @@ class ReaderCore:
         self._failures, self._failing_since = 0, inf
         self._silent_lines += 1
         if self._ends and self._silent_lines >= EMPTY_LINES_AT_END * len(self._at or ()):
-            self._ends.clear()
+            if self._knows_until:
+                # A line without CloudEvents does not say which partition has ended, but another stream does.
+                self._has_to_confirm = True
+            else:
+                self._ends.clear()
 
     def _until(self, partition: str) -> str | msgspec.UnsetType:
-        # In CloudEvents, the line at `until` would not say which partition has ended.
-        if self._ends is None or self._options.cloud_events:
-            return msgspec.UNSET
-        return self._ends.get(partition, msgspec.UNSET)
+        return msgspec.UNSET if self._ends is None else self._ends.get(partition, msgspec.UNSET)
 
     def _is_at_end(self, partition: str, offset: str) -> bool:
         """Whether a partition has no more of the events that existed at the beginning.
@@ -237,7 +268,8 @@ class ReaderCore:
         it still reads.
         """
         assert self._ends is not None
-        return self._empty_lines[partition] >= EMPTY_LINES_AT_END or offset >= self._ends.get(partition, offset)
+        is_silent = not self._knows_until and self._empty_lines[partition] >= EMPTY_LINES_AT_END
+        return is_silent or offset >= self._ends.get(partition, offset)
 
     def _handle_partitions(self, partitions: Sequence[_Partition]) -> None:
         start, chosen = self._options.start, self._options.partitions
@@ -287,5 +319,6 @@ class _Lag(msgspec.Struct):
     unconsumed_events: int
 
 
+_PLAIN_LINES = LineDecoder()
 _PARTITIONS = msgspec.json.Decoder(list[_Partition])
 _LAGS = msgspec.json.Decoder(list[_Lag])

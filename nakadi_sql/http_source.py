@@ -23,7 +23,9 @@ from nakadi.schemas.values import java_text
 from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_client.answers import Answer
 from nakadi_client.connections import Api, Request, json_request, path
+from nakadi_client.decoding import Line
 from nakadi_client.lines import LineSplitter
+from nakadi_client.reader_core import UNTIL_HEADER
 from nakadi_jobs.columns import KnownSchema, parse_schema
 from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
@@ -57,12 +59,7 @@ FIRST_PLACE: _Place = (1, 0)
 
 
 class _TryAgain(Exception):
-    """Raised if the broker cannot open a stream now."""
-
-
-class _Batch(msgspec.Struct):
-    cursor: dict[str, str]
-    events: list[msgspec.Raw] = []
+    """Raised if the broker cannot open a stream now, or ends one because it cannot read the events."""
 
 
 class _Metadata(msgspec.Struct):
@@ -80,7 +77,7 @@ class _CloudEvent(msgspec.Struct):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
-_BATCH = msgspec.json.Decoder(_Batch)
+_LINE = msgspec.json.Decoder(Line[msgspec.Raw])
 _CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
@@ -94,6 +91,14 @@ class LogRange(msgspec.Struct, frozen=True):
     def has_any(self) -> bool:
         """Whether there may be an event."""
         return self.after == BEGIN or _read_offset(self.after) < self.last
+
+
+def _read_line(line: bytes) -> tuple[str, Sequence[msgspec.Raw]]:
+    """The offset of a line and its events. Raises `_TryAgain` for a Problem."""
+    found = _LINE.decode(line)
+    if found.cursor is None:
+        raise _TryAgain(str(found.end_of_stream()))
+    return found.cursor.offset, found.events or ()
 
 
 def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[LogRange]:
@@ -114,6 +119,8 @@ class HttpSource:
         self._api = Api(connection)
         self._note = note
         self._silences = silences
+        # Whether the broker says when a partition is read up to `until`.
+        self._knows_until = False
 
     def __enter__(self) -> Self:
         return self
@@ -224,25 +231,26 @@ class HttpSource:
         """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
         The last events may be ones that streams do not deliver, such as tombstones. A broker that knows `until` then
-        says when it has read up to the place. Other brokers only send empty batches. One empty batch does not suffice,
-        because they also send it if their log is slow.
+        says when it has read up to the place; its empty batches before that mean nothing. Other brokers only send empty
+        batches. One empty batch does not suffice, because they also send it if their log is slow.
         """
         bounds = {**start, "until": _offset_text(*last)}
         cursor, silences, failures = bounds, 0, 0
         while True:
             try:
                 for line in self._stream_lines(where, cursor, {"batch_limit": 1}, JSON_STREAM):
-                    batch = _BATCH.decode(line)
-                    if not batch.events:
+                    reached, events = _read_line(line)
+                    if not events:
                         silences += 1
-                        if silences == self._silences or _is_at(batch.cursor["offset"], last):
+                        is_silent = not self._knows_until and silences == self._silences
+                        if is_silent or _is_at(reached, last):
                             return
                         continue
-                    place = _read_offset(batch.cursor["offset"])
+                    place = _read_offset(reached)
                     if place > last:
                         return
-                    cursor, silences, failures = {**bounds, "offset": batch.cursor["offset"]}, 0, 0
-                    yield place, bytes(batch.events[0])
+                    cursor, silences, failures = {**bounds, "offset": reached}, 0, 0
+                    yield place, bytes(events[0])
                     if place == last:
                         return
             except (HTTPError, msgspec.MsgspecError, _TryAgain) as error:
@@ -260,6 +268,7 @@ class HttpSource:
                 if response.status >= 500 or response.status == TOO_MANY:
                     raise _TryAgain(str(response.refusal()))
                 raise response.refusal()
+            self._knows_until = self._knows_until or UNTIL_HEADER in response.headers
             splitter, is_empty = LineSplitter(), True
             for chunk in response.iter_bytes():
                 for line in splitter.feed(chunk):

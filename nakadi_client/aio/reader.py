@@ -86,11 +86,12 @@ class Reader(Generic[Event]):
                 if isinstance(response, Answer):
                     self._core.handle_answer(step, response, time.monotonic())
                     return
+                self._core.handle_opened_stream(response.headers)
                 splitter = LineSplitter()
                 async for chunk in response.aiter_bytes():
                     for batch in self._core.batches(splitter.feed(chunk)):
                         yield batch
-                    if self._core.is_done:
+                    if self._core.is_stream_done:
                         return
                 for batch in self._core.batches(splitter.end()):
                     yield batch

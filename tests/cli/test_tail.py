@@ -5,13 +5,17 @@ import signal
 import sys
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
+from nakadi.streaming import feeds
 from nakadi_cli.cursors import Start, parse_start
 from nakadi_cli.failures import BadInput
+from nakadi_client import Patience
 from tests.support.api import create_event_type
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.processes import ROOT_ENVIRONMENT, run_process
+from tests.support.served import ServedBroker
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
@@ -138,3 +142,45 @@ def test_events_are_shown_as_cloud_events(run, numbers_event_type):
 
     shown = run(*arguments, "-o", "table").out.splitlines()
     assert all(line.split()[:2] == [each["partition"], each["offset"]] for line, each in zip(shown, found, strict=True))
+
+
+@pytest.fixture
+def archiving_broker(tmp_path, monkeypatch):
+    """A broker that archives events at once, and commands that soon give up."""
+    monkeypatch.setattr(feeds, "MIN_READ_RETRY_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("nakadi_cli.patience.PATIENCE", Patience(without_answer=0.5, without_slot=80))
+    url = f"sqlite:///{tmp_path}/nakadi.db"
+    settings = {"archive": str(tmp_path / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
+    with ServedBroker(registry=url, event_log=url, **settings) as broker:
+        yield broker
+
+
+def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, tmp_path):
+    """While the archive is away, commands that end at the last event fail and say so; silence is not the end. When
+    it is back, they get all events. (L81, S341)
+    """
+    with httpx.Client(base_url=archiving_broker.url, timeout=PATIENCE) as api:
+        name = create_event_type(api)["name"]
+        for n in range(20):
+            assert api.post(f"/event-types/{name}/events", json=[{"n": n}]).status_code == 200
+    topic, log = archiving_broker.services.event_types.get(name).timeline.topic, archiving_broker.log
+    until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
+    url = archiving_broker.url
+    subscription = run("subscriptions", "create", name, "--owner", "x", "--from", "begin", url=url).out.strip()
+    commands = [
+        ("tail", name, "--from", "begin", "--no-follow"),
+        ("tail", name, "--from", "begin", "--no-follow", "--cloudevents"),
+        ("consume", subscription, "--no-follow"),
+    ]
+
+    (tmp_path / "archive").rename(tmp_path / "away")
+    for command in commands:
+        found = run(*command, url=url)
+        assert (found.code, found.out) == (6, ""), found
+        what = "The next events" if command[0] == "consume" else "Events up to 001-0001-000000000000000019"
+        last = found.err.splitlines()[-1]
+        assert last.startswith(f"Error: {what} of partition 0 of {name} "), found.err
+        assert "not be read" in last or "cannot be read" in last
+        assert last.endswith("See NakadiArchiveCannotBeRead in docs/operations.md."), found.err
+    (tmp_path / "away").rename(tmp_path / "archive")
+    assert [len(run(*command, url=url).lines) for command in commands] == [20, 20, 20]

@@ -64,7 +64,7 @@ class SimulatedBroker:
         # The last events may be tombstones, which no stream delivers.
         self.has_tombstones = self.random.random() < 0.5
         self.core = ReaderCore("t", options, self.random.random)
-        self.cloud_events = cloud_events
+        self.follow = follow
         self.log = {name: [n for n in range(30) if self.random.random() < 0.8] for name in ("0", "1", "2")}
         self.got = {name: [] for name in self.log}
         self.now = 0.0
@@ -79,7 +79,7 @@ class SimulatedBroker:
                 self.now = step.until
             elif isinstance(step, OpenStream):
                 self.stream(step)
-                if self.got == self.log and self.random.random() < 0.1:
+                if self.follow and self.got == self.log and self.random.random() < 0.1:
                     return None
             elif not isinstance(step, Trouble):
                 self.core.handle_answer(step, self.answer(step), self.now)
@@ -113,6 +113,7 @@ class SimulatedBroker:
         untils = {
             each.partition: int(each.until[9:]) for each in step.cursors if self.knows_until and each.until is not UNSET
         }
+        self.core.handle_opened_stream({"X-Nakadi-Until": "true"} if untils else {})
         left = step.stream_limit or 1_000
         empty_lines = dict.fromkeys(at, 0)
         silent_lines = 0
@@ -120,23 +121,26 @@ class SimulatedBroker:
             name = self.random.choice(sorted(at))
             size = min(left, step.batch_limit)
             numbers = [n for n in self.log[name] if n > at[name]][: self.random.randint(1, size)]
-            # A busy broker may send several empty lines before it sends events.
-            if self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
+            # A busy broker may send several empty lines before it sends events; one that says when a partition ends may
+            # send any number of them.
+            if untils:
+                numbers = numbers if self.random.random() < 0.4 else []
+            elif self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
                 numbers = []
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
             # All partitions send empty lines equally often, so this number of lines would be too many for each.
             silent_lines = 0 if numbers else silent_lines + 1
-            if self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
+            if not untils and self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
                 break
             at[name] = numbers[-1] if numbers else at[name]
             if not numbers and name in untils and not self.has_more({name: at[name]}):
                 at[name] = untils[name]
             left -= len(numbers)
-            text = cloud_events_line(name, numbers) if self.cloud_events else stream_line(name, numbers, at[name])
+            text = cloud_events_line(name, numbers) if step.cloud_events else stream_line(name, numbers, at[name])
             for batch in self.core.batches([text]):
-                events = [event["data"] if self.cloud_events else event for event in batch.events]
+                events = [event["data"] if step.cloud_events else event for event in batch.events]
                 self.got[batch.partition] += [event["n"] for event in events]
-            if self.core.is_done:
+            if self.core.is_stream_done:
                 return
             if left == 0:
                 break
@@ -182,23 +186,58 @@ def test_a_start_is_an_offset_of_each_partition(start, expected):
 
 
 def test_a_broker_that_knows_until_says_where_a_partition_ends():
-    """A line whose cursor is at `until` ends the reader, even if the last event is never delivered. Batches of
-    CloudEvents name no partition.
+    """A line whose cursor is at `until` ends the reader, even if the last event is never delivered."""
+    core = core_with_end(cloud_events=False)
+    assert core.step(0.0).cursors == [Place("0", offset_text(1), until=offset_text(4))]
+    core.handle_opened_stream({"X-Nakadi-Until": "true"})
+    [batch] = core.batches([stream_line("0", [3]), stream_line("0", [], 4)])
+    assert batch.cursor.offset == offset_text(3)
+    assert core.step(0.0) == End()
+
+
+def core_with_end(**options):
+    """A reader of events 2 to 4 of a partition, which is about to open its stream."""
+    core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False, **options), lambda: 0.0)
+    lag = {"partition": "0", "newest_available_offset": offset_text(4), "unconsumed_events": 3}
+    core.handle_answer(core.step(0.0), answer_200([lag]), 0.0)
+    return core
+
+
+def test_silence_is_no_end_if_the_broker_knows_until():
+    """A broker that cannot read the events sends lines without events, and they must not look like the end."""
+    for headers, is_done in (({"X-Nakadi-Until": "true"}, False), ({}, True)):
+        core = core_with_end()
+        core.step(0.0)
+        core.handle_opened_stream(headers)
+        list(core.batches([stream_line("0", [], 1)] * 100))
+        assert core.is_done is is_done
+
+
+def test_another_stream_confirms_the_end_of_cloud_events():
+    """A line without CloudEvents names no partition. So after silence, or the end of a stream, a stream of lines with
+    cursors says whether there are more events.
     """
-    places = {}
-    for cloud_events in (False, True):
-        core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False, cloud_events=cloud_events), lambda: 0.0)
-        lag = {"partition": "0", "newest_available_offset": offset_text(4), "unconsumed_events": 3}
-        core.handle_answer(core.step(0.0), answer_200([lag]), 0.0)
-        places[cloud_events] = core.step(0.0).cursors
-        if not cloud_events:
-            [batch] = core.batches([stream_line("0", [3]), stream_line("0", [], 4)])
-            assert batch.cursor.offset == offset_text(3)
-            assert core.step(0.0) == End()
-    assert places == {
-        False: [Place("0", offset_text(1), until=offset_text(4))],
-        True: [Place("0", offset_text(1))],
-    }
+    for ends_by_itself in (False, True):
+        core = core_with_end(cloud_events=True)
+        for _ in range(2):
+            assert core.step(0.0).cloud_events
+            core.handle_opened_stream({"X-Nakadi-Until": "true"})
+            list(core.batches([b"[]"] * (1 if ends_by_itself else 100)))
+            assert core.is_stream_done is not ends_by_itself
+            if ends_by_itself:
+                core.handle_closed_stream(0.0)
+            assert core.step(0.0) == OpenStream([Place("0", offset_text(1), until=offset_text(4))], 1, 1)
+            core.handle_opened_stream({"X-Nakadi-Until": "true"})
+            assert list(core.batches([stream_line("0", [2])])) == []
+            core.handle_closed_stream(0.0)
+        core.step(0.0)
+        core.handle_opened_stream({"X-Nakadi-Until": "true"})
+        list(core.batches([cloud_events_line("0", [2, 3])]))
+        core.handle_closed_stream(0.0)
+        core.step(0.0)
+        core.handle_opened_stream({"X-Nakadi-Until": "true"})
+        list(core.batches([stream_line("0", [], 4)]))
+        assert core.step(0.0) == End()
 
 
 def test_an_end_that_is_reached_already_opens_no_stream():

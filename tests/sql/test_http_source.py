@@ -154,8 +154,9 @@ def test_rights_are_those_of_streams(guarded_broker):
 class PlayedBroker(httpx.BaseTransport):
     """A broker with one event type of a single partition, whose successive streams send these lines."""
 
-    def __init__(self, newest, *streams):
+    def __init__(self, newest, *streams, knows_until=False):
         self._newest, self._streams = newest, list(streams)
+        self._headers = {"X-Nakadi-Until": "true"} if knows_until else {}
         self.cursors, self.ends = [], []
 
     def handle_request(self, request):
@@ -165,7 +166,7 @@ class PlayedBroker(httpx.BaseTransport):
             [cursor] = json.loads(request.headers["X-Nakadi-Cursors"])
             self.cursors.append(cursor["offset"])
             self.ends.append(cursor["until"])
-            return httpx.Response(200, content=self._streams.pop(0))
+            return httpx.Response(200, headers=self._headers, content=self._streams.pop(0))
         answers = {
             "": [{"name": "x"}],
             "/x": {"name": "x", "category": "business", "cleanup_policy": "delete", "partition_strategy": "random"},
@@ -225,6 +226,22 @@ def test_deleted_events_at_the_end_cost_no_wait(api, broker):
     with HttpSource(Connection(broker.url), print, silences=1_000_000) as source:
         pieces = [*source.events(source.find(name))]
     assert [event.offset for piece in pieces for event in piece] == [0]
+
+
+def test_silence_is_no_end_if_the_broker_knows_until():
+    """A broker that cannot read the events sends lines without events, which must not look like the end. (Q4, L78)"""
+    broker = PlayedBroker(1, SILENCE * 100 + line(0, {}) + line(1, {}), knows_until=True)
+    assert offsets_from(broker) == [0, 1]
+
+
+def test_events_that_cannot_be_read_end_the_query(monkeypatch):
+    """The query fails, and its error is the reason that the broker gives. (Q4, L81)"""
+    monkeypatch.setattr("nakadi_sql.http_source.PAUSE_SECONDS", 0.0)
+    problem = {"status": 503, "detail": "Events up to 7 exist", "unreadable": {"partition": "0"}}
+    end = json.dumps(problem).encode() + b"\n"
+    broker = PlayedBroker(7, line(0, {}) + end, *[end] * 4, knows_until=True)
+    with pytest.raises(NoAnswer, match="Events up to 7 exist"):
+        offsets_from(broker)
 
 
 def test_a_torn_stream_goes_on_behind_its_last_whole_line():

@@ -18,13 +18,13 @@ from tests.support.patience import PATIENCE
 
 class ObservedLog:
     """A log in memory. `reads` has the start of every read, and the next reads raise the exceptions in `troubles`, one
-    each.
+    each; None lets a read succeed.
     """
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         self._log = log or MemoryLog(SystemClock())
         self.reads: list[int] = []
-        self.troubles: list[Exception] = []
+        self.troubles: list[Exception | None] = []
         self.watchers = 0
         self.most_events = 1000
         self.tells_its_end = True
@@ -40,8 +40,8 @@ class ObservedLog:
 
     def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> EventSlice:
         self.reads.append(start)
-        if self.troubles:
-            raise self.troubles.pop(0)
+        if self.troubles and (trouble := self.troubles.pop(0)):
+            raise trouble
         found = self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)
         return found if self.tells_its_end else replace(found, at_end=False)
 

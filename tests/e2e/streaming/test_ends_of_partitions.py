@@ -23,6 +23,7 @@ def test_a_stream_ends_where_its_cursors_say(open_stream, publish):
     publish("1", "d")
     where = between(("0", "BEGIN", position(1)), ("1", "BEGIN", position(0)))
     with open_stream(LONG, where) as opened:
+        assert opened.headers["x-nakadi-until"] == "true"
         found = opened.rest()
     assert sorted(found.splitlines(keepends=True)) == sorted(
         [batch("0", 1, "a", "b"), keep_alive("0", 1), batch("1", 0, "d"), keep_alive("1", 0)]

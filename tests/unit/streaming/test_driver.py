@@ -15,6 +15,7 @@ from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
+from nakadi.streaming import feeds as feeds_module
 from nakadi.streaming.driver import LowLevelDriver
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
@@ -63,7 +64,7 @@ class StreamSetup:
             event_type=self.event_type.name,
             clock=clock,
             figures=NullFigures(),
-            describe=lambda error: f"PROBLEM {error}".encode(),
+            describe=lambda error: f"PROBLEM {getattr(error, 'public', None) or error}".encode(),
             find_out=self.asked_what_became.set,
         )
         self.running.append(asyncio.ensure_future(driver.run(wanted.stream_seconds)))
@@ -172,6 +173,42 @@ def test_a_partition_ends_in_a_later_timeline():
             assert outlet.text.splitlines() == [*expected, at_end]
 
         run_with_setup(scenario)
+
+
+def test_a_stream_with_an_end_says_that_the_log_does_not_answer(monkeypatch):
+    """After several failures, it sends all events before the unreadable ones, and ends with a Problem; silence would
+    look like the end. (L81)
+    """
+    monkeypatch.setattr(feeds_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
+
+    async def scenario(stage: StreamSetup) -> None:
+        outlet = RecordingOutlet()
+        stage.publish("a", "b")
+        stage.log.most_events = 1
+        stage.log.troubles = [None, *[Unavailable("/mnt", public="The archive is not there.")] * 1000]
+        driver = stage.stream(outlet, ends={"0": Position(1, 1)}, batch_limit=10)
+        await stage.wait_for_end()
+        what = f"Events up to {Position(1, 1)} of partition 0 of {stage.event_type.name}"
+        problem = f"PROBLEM {what} exist, but could not be read: The archive is not there."
+        assert outlet.text.splitlines() == [line(0, "a"), problem]
+        assert driver.session.end is StreamEnd.REFUSED
+
+    run_with_setup(scenario)
+
+
+def test_a_stream_without_an_end_waits_for_the_log(monkeypatch):
+    """(L53, L81)"""
+    monkeypatch.setattr(feeds_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
+
+    async def scenario(stage: StreamSetup) -> None:
+        outlet = RecordingOutlet()
+        stage.publish("a")
+        stage.log.troubles = [Unavailable("down")] * 6
+        stage.stream(outlet, stream_limit=1)
+        await stage.wait_for_end()
+        assert outlet.text.splitlines() == [line(0, "a")]
+
+    run_with_setup(scenario)
 
 
 def test_small_lines_that_are_due_together_travel_together():

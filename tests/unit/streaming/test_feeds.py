@@ -275,7 +275,7 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     run_with_setup(scenario)
 
 
-def test_pauses_grow_and_shrink_again(monkeypatch):
+def test_pauses_grow_and_shrink_again(monkeypatch, caplog):
     """A log that stays unavailable is called less and less often; once it answers, the next pause is short again."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(feed_module, "MAX_READ_RETRY_PAUSE_SECONDS", 0.003)
@@ -285,9 +285,14 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
-        assert follower._feed._reader._pause == 0.001
+        stage.log.troubles = [Unavailable("down")]
+        stage.publish("b")
+        assert await stage.take_events(follower, 1) == ["b"]
 
     run_with_setup(scenario)
+    assert [message.split(" in ")[1] for message in caplog.messages if "trying again" in message] == [
+        f"{pause} s: down" for pause in (0.001, 0.002, 0.003, 0.003, 0.001)
+    ]
 
 
 @pytest.mark.parametrize("behind", [False, True])

@@ -74,7 +74,9 @@ def test_a_folder_that_is_not_mounted_is_not_damaged(
     with closing(SegmentCache(FolderStore(archive), metrics=metrics)) as segment_cache:
         with pytest.raises(Unavailable, match=f"The archive {archive} is not there: is its file system mounted") as no:
             segment_cache.read_segment("t", 0, segment)
-        assert no.value.public == "The archive is not there: is its file system mounted?"
+        assert no.value.public == (
+            "The archive is not there: is its file system mounted? See NakadiArchiveCannotBeRead in docs/operations.md."
+        )
         assert metrics.archive_damaged_offsets.rows() == {}
 
         shutil.rmtree(archive, ignore_errors=True)

@@ -151,14 +151,18 @@ class Unavailable(Fault):
 
 
 class UnreadableEvents(Unavailable):
-    """Raised when events are in a part of the archive that is damaged or missing. They can be read once an operator has
-    repaired it.
+    """Raised when events are in a part of the archive that is damaged or missing, or when a log that still does not
+    answer is to be reported. They can be read once an operator has repaired it. `public` is the sentence for damage,
+    unless there is another.
     """
 
-    def __init__(self, cause: str, *, event_type: str, partition: int, first_offset: int, last_offset: int) -> None:
+    def __init__(
+        self, cause: str, *, event_type: str, partition: int, first_offset: int, last_offset: int, public: str = ""
+    ) -> None:
         super().__init__(
             cause,
-            public=(
+            public=public
+            or (
                 f"Offsets {first_offset} to {last_offset} of partition {partition} of {event_type} cannot be read:"
                 " their part of the archive is damaged or missing. The section NakadiArchiveIsDamaged of"
                 " docs/operations.md says how to repair it."

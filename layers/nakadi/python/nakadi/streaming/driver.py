@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Outcome, Unavailable
+from nakadi.model.outcomes import Outcome, Unavailable, UnreadableEvents
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import EventRun
 from nakadi.streaming.feeds import PartitionReader
@@ -326,6 +326,8 @@ class LowLevelDriver(StreamDriver):
                     partition.update_event_type(event_type)
             for partition in self._partitions:
                 moved = await self._pass_on_next_run(partition) or moved
+        except UnreadableEvents as error:
+            await self._carry_out_and_flush(self._session.handle_unreadable_events(error, self._clock.monotonic()))
         except (Outcome, Unavailable) as error:
             await self._carry_out_and_flush(self._session.handle_refusal(error))
         return moved

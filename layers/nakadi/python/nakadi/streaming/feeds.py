@@ -35,6 +35,10 @@ MAX_RECENT_CHUNKS = 4
 MIN_READ_RETRY_PAUSE_SECONDS = 0.1
 MAX_READ_RETRY_PAUSE_SECONDS = 5.0
 
+FAILURES_BEFORE_REPORT = 4
+"""After this many failures of a read, streams that may not wait in silence report it. Short pauses of a log, such as a
+throttled call, end before that."""
+
 ReadOutcome = EventChunk | BaseException
 
 _START_OF = attrgetter("start")
@@ -44,26 +48,32 @@ class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer.
 
     It does not wait for events that cannot be read until an operator repairs the archive: streams have to report them.
+    `on_failure` is called with the start of a read that has failed several times, each time that it fails again.
     """
 
-    def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor, place: str) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[int], EventChunk],
+        threads: ThreadPoolExecutor,
+        place: str,
+    ) -> None:
         self._fetch = fetch
         self._place = place
         self._threads = threads
-        self._pause = MIN_READ_RETRY_PAUSE_SECONDS
+        self.on_failure: Callable[[int, Unavailable], None] = lambda _start, _error: None
         self._closed = False
 
-    def read(self, start: int, done: Callable[[ReadOutcome], None]) -> None:
+    def read(self, start: int, done: Callable[[ReadOutcome], None], failures: int = 0) -> None:
         """Call `done` on the loop with the chunk that begins at `start`, or with the reason why there cannot be one."""
         if not self._closed:
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
-            future.add_done_callback(partial(self._pass_on_or_retry, start, done))
+            future.add_done_callback(partial(self._pass_on_or_retry, start, done, failures))
 
     def close(self) -> None:
         self._closed = True
 
     def _pass_on_or_retry(
-        self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[EventChunk]
+        self, start: int, done: Callable[[ReadOutcome], None], failures: int, future: asyncio.Future[EventChunk]
     ) -> None:
         if future.cancelled():
             return
@@ -72,11 +82,12 @@ class RetryingReader:
         if self._closed:
             return
         if isinstance(error, Unavailable) and not isinstance(error, UnreadableEvents):
-            log.warning("Reading %s failed, trying again in %s s: %s", self._place, self._pause, error)
-            asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
-            self._pause = min(2 * self._pause, MAX_READ_RETRY_PAUSE_SECONDS)
+            pause = min(MIN_READ_RETRY_PAUSE_SECONDS * 2 ** min(failures, 10), MAX_READ_RETRY_PAUSE_SECONDS)
+            log.warning("Reading %s failed, trying again in %s s: %s", self._place, pause, error)
+            asyncio.get_running_loop().call_later(pause, self.read, start, done, failures + 1)
+            if failures + 1 >= FAILURES_BEFORE_REPORT:
+                self.on_failure(start, error)
         else:
-            self._pause = MIN_READ_RETRY_PAUSE_SECONDS
             done(error or future.result())
 
 
@@ -88,6 +99,7 @@ class PartitionFeed:
 
     def __init__(self, reader: RetryingReader, tip: int, forget: Callable[[], None]) -> None:
         self._reader = reader
+        reader.on_failure = self._report_failure
         self._forget = forget
         self._tip = tip
         self._window: list[EventChunk] = []
@@ -226,6 +238,12 @@ class PartitionFeed:
             del self._recent[next(iter(self._recent))]
         self._wake(waiting)
 
+    def _report_failure(self, start: int, error: Unavailable) -> None:
+        """Tell the followers that wait for a read that it keeps failing. They continue to wait for it."""
+        for follower in tuple(self._waiting if start == self._tip else self._behind.get(start, ())):
+            follower.failure = error
+            follower.wake()
+
     # Waking followers
 
     def _wake(self, waiting: set[FeedFollower]) -> None:
@@ -245,7 +263,7 @@ class PartitionFeed:
 class FeedFollower:
     """A stream's place in a partition. `offset` is the next event's."""
 
-    __slots__ = ("_feed", "error", "given", "offset", "wake")
+    __slots__ = ("_feed", "error", "failure", "given", "offset", "wake")
 
     def __init__(self, feed: PartitionFeed, offset: int, wake: Callable[[], None]) -> None:
         self._feed = feed
@@ -253,6 +271,8 @@ class FeedFollower:
         self.wake = wake
         self.given: EventChunk | None = None
         self.error: BaseException | None = None
+        # Why the read that this follower waits for keeps failing.
+        self.failure: Unavailable | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -275,7 +295,13 @@ class FeedFollower:
             return None
         run = chunk.run_from_offset(self.offset)
         self.offset = chunk.next_offset
+        self.failure = None
         return run
+
+    def take_failure(self) -> Unavailable | None:
+        """Why the read that this follower waits for keeps failing; None until it fails again after this call."""
+        failure, self.failure = self.failure, None
+        return failure
 
     def release(self) -> None:
         self._feed.remove_follower(self)
@@ -408,7 +434,9 @@ class PartitionReader:
     """A stream's place in one partition. Its owner calls `move_to_next_event` before it first takes events, and
     `release` when it is done.
 
-    With `until`, it takes no event after that position.
+    With `until`, it takes no event after that position. With `until` or `reports_failures`, it raises
+    `UnreadableEvents` while the log does not answer, because its client
+    would otherwise take the silence for the end of the events.
     """
 
     __slots__ = (
@@ -417,6 +445,7 @@ class PartitionReader:
         "_feeds",
         "_follower",
         "_position",
+        "_reports_failures",
         "_timeline",
         "is_topic_missing",
         "partition",
@@ -431,11 +460,14 @@ class PartitionReader:
         partition: str,
         position: Position,
         until: Position | None = None,
+        *,
+        reports_failures: bool = False,
     ) -> None:
         self._feeds = feeds
         self._cursor_resolver = cursor_resolver
         self._event_type = event_type
         self._position = position
+        self._reports_failures = reports_failures or until is not None
         self._timeline: Timeline | None = None
         self._follower: FeedFollower | None = None
         self.partition = partition
@@ -487,11 +519,15 @@ class PartitionReader:
             self.is_topic_missing = False
 
     def take_run(self) -> EventRun | None:
-        """The next events that are ready; None if there are none yet. Raises `UnusableCursor` if they are gone."""
+        """The next events that are ready; None if there are none yet. Raises `UnusableCursor` if they are gone, and
+        `UnreadableEvents` if they cannot be read now.
+        """
         if self.is_topic_missing or self._follower is None:
             return None
         try:
             run = self._follower.take_run()
+            if run is None and self._reports_failures and (failure := self._follower.take_failure()):
+                raise self._unreadable_error(failure)
             return run if run is None or self.until is None else run.part_until(self.until)
         except UnknownTopic:
             self.is_topic_missing = True
@@ -510,6 +546,24 @@ class PartitionReader:
         if self._follower is None:
             return self._position
         return Position(self._position.timeline, self._follower.offset - 1)
+
+    def _unreadable_error(self, failure: Unavailable) -> UnreadableEvents:
+        name, next_offset = self._event_type.name, self._position_reached().offset + 1
+        last_offset = next_offset
+        if self.until is None:
+            what = f"The next events of partition {self.partition} of {name} cannot be read"
+        else:
+            what = f"Events up to {self.until} of partition {self.partition} of {name} exist, but could not be read"
+            if self.until.timeline == self._position.timeline:
+                last_offset = self.until.offset
+        return UnreadableEvents(
+            str(failure),
+            event_type=name,
+            partition=int(self.partition),
+            first_offset=next_offset,
+            last_offset=last_offset,
+            public=f"{what}: {failure.public or 'The log does not answer.'}",
+        )
 
     def _unavailable_error(self) -> UnusableCursor:
         name = self._event_type.name

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind
 from nakadi.model.event_type import Cursor, Position
-from nakadi.model.outcomes import Invalid, Malformed
+from nakadi.model.outcomes import Invalid, Malformed, UnreadableEvents
 from nakadi.streaming.chunks import EventRun, MayRead, is_public
 
 DEFAULT_FLUSH_TIMEOUT_SECONDS = 30
@@ -301,6 +301,10 @@ class LowLevelSession:
             return []
         self._stop_without_sending(StreamEnd.REFUSED)
         return [SendProblem(error)]
+
+    def handle_unreadable_events(self, error: UnreadableEvents, now: float) -> list[StreamAction]:
+        """The next events of a partition cannot be read. All events before them are sent."""
+        return [] if self.end else [*self._send_rest_and_end(StreamEnd.REFUSED, now), SendProblem(error)]
 
     def handle_disconnect(self) -> list[StreamAction]:
         """The client has gone."""

@@ -53,6 +53,8 @@ MAX_SEQUENTIAL_READS = 1000
 
 NO_UNPACKING_LIMIT = nullcontext()
 
+WHAT_TO_DO = "See NakadiArchiveCannotBeRead in docs/operations.md."
+
 Events = Sequence[StoredEvent]
 
 
@@ -296,9 +298,13 @@ class SegmentCache:
             self._metrics.archive_unreadable.add()
             self._damage.add(topic, partition, segment)
             raise
-        except Unavailable:
+        except Unavailable as error:
             self._metrics.archive_read_failures.add()
-            raise
+            raise Unavailable(
+                str(error),
+                public=f"{error.public or 'The archive does not answer.'} {WHAT_TO_DO}",
+                retry_after_seconds=error.retry_after_seconds,
+            ) from error
         self._damage.remove(location)
         self._add_to_cache(location, events)
         return events

@@ -24,6 +24,8 @@ DEPRECATION_WARNING = (
 
 STREAM_MEDIA_TYPES = tuple(each.content_type for each in (JsonStreamFormat, EventStreamFormat, CloudEventStreamFormat))
 
+UNTIL_HEADER = "x-nakadi-until"
+
 STREAM_PARAMETERS = tuple(IntegerParameter(name, None) for name in StreamParameters.__struct_fields__)
 
 ACCEPT, CURSORS, LAST_EVENT_ID = Header("accept"), Header("x-nakadi-cursors"), Header("last-event-id")
@@ -66,7 +68,7 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
         def serve(outlet: Outlet) -> Awaitable[None]:
             return self.streams.serve(opening, lines, outlet, self.new_stream_kpis(request), _problem_body_of_stream)
 
-        return StreamingResponse(serve, _stream_headers(media_type))
+        return StreamingResponse(serve, _stream_headers(media_type, has_ends=bool(opening.ends)))
 
 
 def _problem_body_of_stream(error: Exception) -> bytes:
@@ -90,9 +92,11 @@ def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
     return resumed or CURSORS.read(request)
 
 
-def _stream_headers(content_type: str) -> dict[str, str]:
+def _stream_headers(content_type: str, *, has_ends: bool) -> dict[str, str]:
     # Proxies that collect an answer before they pass it on would hold a stream forever.
     return {
+        # Without it, a client cannot tell silence at the end of a partition from silence before it.
+        **({UNTIL_HEADER: "true"} if has_ends else {}),
         "content-type": content_type,
         "cache-control": "no-cache",
         "x-accel-buffering": "no",

@@ -373,7 +373,14 @@ class SubscriptionStreams:
         """The source of the events: the log, or parked events first."""
         plan = start.planned_replay
         onward = start.position if plan is None else plan.resume_position
-        reader = PartitionReader(self._feeds, self._cursor_resolver, start.event_type, partition.partition, onward)
+        reader = PartitionReader(
+            self._feeds,
+            self._cursor_resolver,
+            start.event_type,
+            partition.partition,
+            onward,
+            reports_failures=True,
+        )
         if plan is None:
             return reader
         return ReplaySource(plan.events, start.position, plan.last_position, parking.event_value, self._threads, reader)
