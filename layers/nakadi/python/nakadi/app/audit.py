@@ -1,7 +1,7 @@
 """The audit log: the author of each change, and the resource before and after.
 
 This module wraps each operation that changes something, reads the resource before and after, and publishes the
-difference. The operations themselves do not know about it.
+difference. The operations themselves do not know about the audit log.
 """
 
 from __future__ import annotations
@@ -125,11 +125,14 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         return {each.id: self._subscription_view(each) for each in found if each.reads}
 
     def _cursors_state(self, subscription_id: str) -> list[views.View]:
-        """The present cursors, or the future ones after all streams that a reset waits for have ended."""
+        """The subscription's cursors; during a reset, those that it will have once the streams that the reset waits for
+        have ended.
+        """
         if not subscription_id:
             return []
         coordination = self.get_coordination()
-        # The order matters: once nobody awaits a reset, its result is in the offsets.
+        # Read the reset before the offsets: a reset that is no longer pending has already written its result to the
+        # offsets.
         reset = coordination.assignment(subscription_id).reset
         cursors = {
             partition: each.position for partition, each in coordination.committed_offsets(subscription_id).items()
@@ -183,10 +186,12 @@ class Audit(Struct, frozen=True):
     events: SystemEventPublisher
     audited_operations: Mapping[str, AuditedOperation]
     hash_text: Callable[[str], str]
-    """The text that stands for a subject where its name must not appear."""
+    """Makes the text that stands for a subject where the subject's name must not appear."""
 
     def wrap_route(self, route: Route) -> Route:
-        """Return the route, which now tells the audit log about every change that it makes."""
+        """Return the route with a handler that also publishes each of its changes to the audit log, if the operation is
+        audited.
+        """
         audited = self.audited_operations.get(route.operation)
         return (
             route
@@ -204,7 +209,8 @@ class Audit(Struct, frozen=True):
             try:
                 answer = handler(request)
             except StillRunning:
-                # The subject is known only now, and the client may never repeat the request.
+                # Publish what has changed so far: no later step knows the subject, and the client may never repeat the
+                # request.
                 self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
                 raise
             if answer.status < 300:
@@ -243,7 +249,7 @@ class Audit(Struct, frozen=True):
 
 
 def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Mapping[str, str]) -> dict[str, Any]:
-    """The event for a change of a resource; None means that it did not exist before, or no longer exists."""
+    """The event for a change of a resource. `before` is None for a new resource, and `after` for a deleted one."""
     operation = "C" if before is None else "D" if after is None else "U"
     data: dict[str, Any] = {"resource_type": resource_type, "resource_id": name, **user}
     for which, value in (("previous", before), ("new", after)):
@@ -277,7 +283,9 @@ def resource_name_from_path(name: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_body(name: str) -> Callable[[Request], str]:
-    """Takes the name of the resource from a member of the body; None if the body is unreadable."""
+    """A function that takes the resource's name from this member of the body; its result is empty if the body is
+    unreadable.
+    """
 
     def name_from_body(request: Request) -> str:
         try:
@@ -289,7 +297,9 @@ def resource_name_from_body(name: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
-    """Takes the name of the resource from the path, if the body lists any work."""
+    """A function that takes the resource's name from the path; its result is empty if the body's `items` are missing or
+    empty.
+    """
 
     def name_from_body(request: Request) -> str:
         try:
@@ -301,7 +311,7 @@ def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]
 
 
 def resource_name_from_location(answer: Answer) -> str:
-    """The name of the created resource, at the end of its path."""
+    """The name of the created resource, from the end of its path; empty if the answer is not 201."""
     return answer.headers["location"].rpartition("/")[2] if answer.status == 201 else ""
 
 
@@ -310,5 +320,5 @@ def fixed_resource_name(name: str) -> Callable[[Request], str]:
 
 
 def _may_switch_on_audit_log(request: Request) -> bool:
-    """Whether this request may switch on the audit log, which then records the switch itself."""
+    """Whether this request may switch on the audit log. If it does, the audit log also records this change."""
     return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

@@ -37,9 +37,9 @@ class ScopeTable:
             ("GET HEAD", READING_PATH_PATTERN, read),
             ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
-            # These operations show events, and serve those who change schemas.
+            # Rehearsals show events to those who change schemas, so they need two scopes.
             ("GET HEAD POST DELETE", r"/event-types/[^/]+/schemas/rehearsals(/.*)?", change, read),
-            # A query lists event types, and reads their events.
+            # A query lists event types and reads their events, so it needs two scopes.
             ("POST", r"/queries", settings.scope_uid, read),
             ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
             ("POST PUT", r"/event-types(/.*)?", change),
@@ -67,7 +67,9 @@ def make_token_authentication(
 
 
 def make_gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
-    """Authenticate behind a gateway whose authorizer has verified the token: use the subject that it found."""
+    """Authenticate behind a gateway whose authorizer has verified the token: use the subject that the authorizer
+    returned.
+    """
 
     def subject_of(request: Request) -> Subject:
         if request.subject == UNAUTHENTICATED:

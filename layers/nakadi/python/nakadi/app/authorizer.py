@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Unauthorized(Exception):
-    """Raised for an invalid token: API Gateway answers 401 if the message is exactly this word."""
+    """Raised for an invalid token: API Gateway answers 401 if the message is exactly `Unauthorized`."""
 
     def __init__(self) -> None:
         super().__init__("Unauthorized")

@@ -1,7 +1,7 @@
 """The one place that knows every room: it wires a broker from settings.
 
-A module that takes long to load is imported when somebody first asks for its part. The table "What is loaded late" in
-docs/architecture.md names these modules, and what loading each of them costs.
+A module that takes long to load is imported when a part that it defines is first used. The table "What is loaded late"
+in docs/architecture.md names these modules, and says what loading each of them costs.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ CLOSED_IN_ORDER = (
     "table_lag_monitor",
     "deduplication",
 )
-"""The lazy parts that `close` closes, if somebody asked for them."""
+"""The parts that are created on first use, in the order in which `close` closes those that were created."""
 
 
 def open_broker(
@@ -100,11 +100,11 @@ def open_broker(
     committer: socket | None = None,
     tracer: Tracer | None = None,
 ) -> BrokerServices:
-    """Open the stores and logs that the settings name. The other parts are created when somebody first asks for them.
+    """Open the stores and logs that the settings name. Every other part is created at its first use.
 
     `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` may wrap the senders that deliver
-    to sinks. A broker of several processes passes the `counter` of their changes. Every process but the committing one
-    also passes the `committer`, a connection to the committing process.
+    to sinks. Each process of a broker with several passes the `counter` of their changes. Every process that does not
+    commit itself also passes the `committer`, a connection to the committing process.
     """
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
@@ -165,8 +165,8 @@ def _packages_of_otlp(setting: str) -> Iterator[None]:
 class BrokerServices(BrokerCore):
     """Every part of a broker. Each is created once, when somebody first asks for it.
 
-    So a Lambda function loads only the parts that it serves. The parts stand in the order in which they use each other,
-    from the parts of event types down to housekeeping.
+    So a Lambda function loads only the parts that it serves. Each part is defined after the parts that it uses, from
+    the parts of event types down to housekeeping.
     """
 
     wrap_sender: WrapSender
@@ -175,7 +175,7 @@ class BrokerServices(BrokerCore):
 
     metrics_export: MetricsExport | None = None
     log_export: LogExport | None = None
-    """Sends the log of this process over OTLP; None while that is off."""
+    """Sends the log of this process over OTLP; None while this export is off."""
 
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
@@ -187,7 +187,7 @@ class BrokerServices(BrokerCore):
 
     def prepare_for_requests(self) -> None:
         """Create the broker's own event types; a failure is logged, and housekeeping tries again. Begin to send
-        metrics, if the settings say so. The first process of a broker does this. Raises `BadSetting`.
+        metrics, if the settings say so. Only the first process of a broker calls this. Raises `BadSetting`.
         """
         self._open_metrics_export_if_set()
         if self.settings.auth != "off" and not self.settings.default_admin:
@@ -219,7 +219,7 @@ class BrokerServices(BrokerCore):
 
     @property
     def side_tasks(self) -> Sequence[SideTask]:
-        """The tasks that a server of this broker runs beside its connections. Raises `BadSetting`."""
+        """The tasks that a server of this broker runs while it serves connections. Raises `BadSetting`."""
         services = self.delivery_services
         if services.safe is None:
             return []
@@ -227,7 +227,8 @@ class BrokerServices(BrokerCore):
         return [services.dispatcher.run]
 
     def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
-        """Write KPIs only on request, because threads are suspended between requests. Call this before anything else.
+        """Write KPIs only on request, because the threads of a function are suspended between requests. Call this
+        before any other method.
 
         `report_dropped` is called with the number of KPIs that did not fit into memory, or could not be written.
         """
@@ -240,7 +241,7 @@ class BrokerServices(BrokerCore):
         return self.measure_index_lag()
 
     def measure_index_lag(self) -> timedelta | None:
-        """The lag of the log indexer that is furthest behind; None if there is none, or if the lag of one cannot be
+        """The lag of the log indexer that is furthest behind; None without log indexers, or if the lag of one cannot be
         measured.
         """
         from nakadi.app.housekeeping import measure_index_lag
@@ -279,7 +280,7 @@ class BrokerServices(BrokerCore):
         return self.metrics
 
     def close(self) -> None:
-        """Close what was opened. A part closes before the parts that it uses."""
+        """Close the parts that were created. A part closes before the parts that it uses."""
         if self.metrics_export is not None:
             self.metrics_export.close()
         for name in CLOSED_IN_ORDER:
@@ -289,7 +290,7 @@ class BrokerServices(BrokerCore):
         self.registry.close()
         if self.tracer is not None:
             self.tracer.close()
-        # Closed last, so that it still sends what the other parts log while they close.
+        # The export of the log closes last, so that it still sends what the other parts log while they close.
         if self.log_export is not None:
             self.log_export.close()
 
@@ -332,7 +333,9 @@ class BrokerServices(BrokerCore):
         closed = settings.auth != "off"
 
         def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
-            """The members in the settings; otherwise the administrators, or all subjects if authentication is off."""
+            """The owner with these members; without members, the administrators, or all subjects if authentication is
+            off.
+            """
             return SystemEventTypeOwner(
                 owning_application=owner,
                 permitted_subjects=attributes_from_pairs(

@@ -141,7 +141,7 @@ def log_dependencies(
     metrics: Metrics,
     committer: socket | None = None,
 ) -> LogDependencies:
-    """The dependencies of logs. A log that needs one opens it."""
+    """The dependencies of logs. A log opens a dependency only if it needs it."""
     index_url = log_index_url(settings)
     one_store = index_url == settings.registry and is_shared_store(index_url)
     return LogDependencies(

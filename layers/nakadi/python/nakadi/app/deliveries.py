@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from nakadi.streaming.driver import StreamFigures
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
-# These threads open streams and write reports; a sink that waits for one of them waits for nothing else.
+# Threads that open streams and write reports, for all sinks. Requests to sinks do not run in them.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
 # For stores that charge for writes: a report of a busy sink takes a dozen write units, and a commit takes one.
 PAID_REPORT_INTERVAL_SECONDS, PAID_COMMIT_WAIT_SECONDS = 30.0, 0.2
-# Threads for each service, started when needed; a call waits for its answer for up to a minute.
+# Threads for the calls to each AWS service, started when needed. A call may occupy its thread for up to a minute.
 AWS_THREAD_COUNT = 100
 
 
 class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
-    """The parts of deliveries, each created once, when somebody first asks for it."""
+    """The parts of deliveries, each created once, at its first use."""
 
     core: BrokerCore
     subscriptions: Subscriptions
@@ -94,8 +94,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     def require_sdk(self) -> None:
-        """Raise `BadSetting` if the AWS SDK is missing. Deliveries load it late, and would blame events for its
-        absence."""
+        """Raise `BadSetting` if the AWS SDK is missing. Deliveries import the SDK only when they need it, and would
+        report its absence as a failure of the events."""
         if self.core.settings.sink_targets and find_spec("botocore") is None:
             raise BadSetting("NAKADI_SINK_TARGETS needs the Python package boto3: pip install 'nakadi-serverless[aws]'")
 
@@ -108,8 +108,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return {}
 
     def _get_sender(self, sink_type: SinkType) -> Sender:
-        # Two threads may create one at the same time: the first that is stored is used, and the other has opened
-        # nothing yet.
+        # Two threads may create a sender of a type at the same time. The first that is stored is used; the other has
+        # opened nothing yet, so it need not be closed.
         found = self._senders.get(sink_type)
         return found or self._senders.setdefault(sink_type, self.wrap_sender(SENDERS[sink_type](self)))
 
@@ -155,7 +155,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return None if sink is None else sink_view(sink)
 
     def get_aws_calls(self) -> AwsCalls:
-        """Loads the SDK at its first call."""
+        """Load the SDK, at the first call of this method."""
         return self._aws_calls
 
     @cached_property
@@ -173,15 +173,15 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     def _pause_sink(self, sink: Sink, reason: str) -> None:
         current = self.repository.find(sink.subscription_id)
         if current is not None and current.configured_at == sink.configured_at and current.pause is None:
-            # If somebody changes the sink at this moment, that change takes precedence, and the sink's next answer
-            # decides.
+            # If somebody changes the sink at this moment, that change takes precedence. The next answer of the sink
+            # decides whether it is paused.
             with suppress(ChangedMeanwhile):
                 pause = SinkPause(reason, now_in_milliseconds(self.core.clock))
                 self.repository.write_pause(current, pause)
 
     def subject_of(self, sink: Sink) -> Subject:
-        """The subject that registered the sink. A subject that was trusted only because authentication was off is no
-        longer trusted.
+        """The subject that registered the sink. A subject that was trusted because authentication was off is not
+        trusted once authentication is on.
         """
         return replace(sink.subject, trusted=sink.subject.trusted and self.core.settings.auth == "off")
 
@@ -229,4 +229,4 @@ SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {
     SinkType.SNS: partial(_open_entry_sender, SinkType.SNS),
     SinkType.EVENTBRIDGE: partial(_open_entry_sender, SinkType.EVENTBRIDGE),
 }
-"""Makes the sender for sinks of a type, and loads the client that the sender needs."""
+"""For each type of sink, the function that makes its sender and loads the client that the sender needs."""

@@ -17,7 +17,9 @@ from nakadi.engines.archive.stores import FolderStore, folder_of_archive
 
 
 def add_disk_metrics(settings: Settings, metrics: Metrics) -> None:
-    """Have the metrics report the disks with the data file and with the archive, whenever metrics are read."""
+    """Make the metrics include the free space and the size of the disks with the data file and with the archive,
+    measured whenever metrics are read.
+    """
     metrics.disk_free.add_source(partial(_read_disks, settings, attrgetter("free")))
     metrics.disk_size.add_source(partial(_read_disks, settings, attrgetter("total")))
 
@@ -25,8 +27,8 @@ def add_disk_metrics(settings: Settings, metrics: Metrics) -> None:
 def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
     rows: dict[tuple[str, ...], float] = {}
     for place, folder in _watched_folders(settings).items():
-        # A folder that does not exist, such as an archive before its first event, or that cannot be read, has no
-        # figures. A folder without the archive's marker may be a mount point without its file system.
+        # A folder has no figures if it does not exist, such as an archive before its first event, or if it cannot be
+        # read. A folder without the archive's marker may be a mount point without its file system.
         if place == "archive" and not FolderStore(Path(folder)).is_marked():
             continue
         try:

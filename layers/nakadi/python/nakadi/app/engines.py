@@ -1,8 +1,8 @@
 """Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
 
-The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
-does not use. Each port has a table of its engines, `…_OPENERS`; docs/architecture.md lists other places that name
-engines.
+The scheme of a URL selects the engine, and only selected engines are imported, so a Lambda function loads no engine
+that it does not use. Each port has a table of its engines, `…_OPENERS`; docs/architecture.md lists other places that
+name engines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Opener = TypeVar("Opener")
 
 
 def load_engines_on_aws() -> None:
-    """Load the engines that a function on AWS opens with its first invocation.
+    """Import the engines that a function on AWS opens at its first invocation.
 
     Call this while the function starts, when Lambda provides more CPU time than later.
     """
@@ -55,10 +55,12 @@ def _opener_for(url: str, openers: Mapping[str, Opener], port: str) -> Opener:
 
 
 UNSHARED_ENGINES = frozenset({"memory"})
-"""Engines that make a new store each time one is opened; it ends with the process."""
+"""Engines that make a new store each time a URL is opened; such a store ends with the process."""
 
 ENGINES_WITH_KNOWN_NEIGHBOURS = frozenset({"memory", "sqlite"})
-"""Registries whose changes every process sees at once: the workers of a data file count them in shared memory."""
+"""Engines of registries whose changes every process sees at once: the processes that share a data file count changes in
+shared memory.
+"""
 
 
 def is_shared_store(url: str) -> bool:
@@ -216,15 +218,16 @@ EID_CLAIMS_OPENERS: Mapping[str, Callable[[str], EidClaims]] = {
 
 
 def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
-    """The data files among the URLs of stores and logs, each once."""
+    """The paths of the data files that these URLs name, each once."""
     from nakadi.engines.sqlite.file import path_in_url
 
     return sorted({path_in_url(url) for url in urls if url.startswith("sqlite:")})
 
 
 def open_secret_box(registry_url: str, key_arn: str) -> SecretBox | None:
-    """The box for the secrets in a registry, with a key in KMS or, for a registry in memory, a key that lives as long
-    as the registry. None if there is no key.
+    """The box that encrypts secrets in a registry, with a key in KMS if `key_arn` names one; otherwise with a key in a
+    file beside the data file or, for a registry in memory, a key that is lost with the process. None for other
+    registries.
     """
     if key_arn:
         try:
@@ -262,7 +265,9 @@ def _open_nothing() -> None:
 
 
 class LogDependencies(Struct, frozen=True, kw_only=True):
-    """What a log may need besides its own store. The log opens the dependencies that it needs, and closes them."""
+    """What a log may need besides its own store. A log opens only the dependencies that it needs, and closes what it
+    opened.
+    """
 
     open_index: Callable[[], LogIndex | None] = _open_nothing
     open_archive: Callable[[], ArchiveStore | None] = _open_nothing
@@ -272,7 +277,7 @@ class LogDependencies(Struct, frozen=True, kw_only=True):
     """Notices changes in the index, if the index shares its change counters with the registry."""
     metrics: Metrics = field(default_factory=Metrics)
     committer: socket | None = None
-    """The connection to another process of this broker, which commits and archives the events of this one."""
+    """A connection to the process of this broker that commits and archives the events of this process."""
 
 
 NO_DEPENDENCIES = LogDependencies()
@@ -322,7 +327,7 @@ def _open_kafka_log(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
 def _open_log_with_archive(
     open_hot_log: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies
 ) -> EventLog:
-    """Open a log and, if there is an archive, add the archive as its cold part."""
+    """Open a log; if there is an archive, combine it with the log, so that readers see one log."""
     with ExitStack() as opened:
         store = dependencies.open_archive()
         if store is None:
@@ -365,5 +370,5 @@ STORAGE_TYPES: Mapping[str, StorageType] = {
 
 
 def storage_type(event_log_url: str) -> StorageType:
-    """The type of a storage whose log is this one."""
+    """The type of a storage whose event log has this URL."""
     return _opener_for(event_log_url, STORAGE_TYPES, "event log")

@@ -50,8 +50,8 @@ def _add_flow_id(record: logging.LogRecord) -> bool:
 
 
 class FunctionMetrics:
-    """Metrics of a function. Values that differ from request to request are metadata, since every dimension costs
-    money.
+    """Metrics of a function. Values that differ from request to request are metadata, not dimensions, because every
+    dimension costs money.
     """
 
     def __init__(self, function: str) -> None:
@@ -83,8 +83,8 @@ class FunctionMetrics:
 
 
 class LambdaFunction:
-    """A function that does nothing until its first invocation. The resources that one invocation opens stay open for
-    the next ones.
+    """A function that opens nothing before its first invocation. The resources that one invocation opens stay open for
+    later invocations.
 
     If an invocation fails to open them, the next one tries again.
     """
@@ -113,12 +113,13 @@ class LambdaFunction:
 
 
 def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
-    """Make a function that serves these areas, and load them.
+    """Make a function that serves these areas of the API, and import the modules of these areas.
 
-    With `collects_kpis`, it may write and therefore collect KPIs of its requests. KPIs accumulate while the function is
-    warm, and some invocations write them at their end, because the function is suspended between invocations.
+    With `collects_kpis`, the function has permission to publish KPIs of its requests, and therefore collects them. KPIs
+    accumulate while the function is warm, and some invocations write them at their end, because the function is
+    suspended between invocations.
     """
-    # Other functions do not load these modules, so they start sooner.
+    # Functions of other kinds do not import these modules, so they start sooner.
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
     from nakadi.app.routes import make_application

@@ -90,7 +90,7 @@ def make_table_lag_monitor(core: BrokerCore) -> TableLagMonitor | None:
 
 
 def measure_index_lag(core: BrokerCore) -> timedelta | None:
-    """The lag of the log indexer that is furthest behind; None if there is none, or if the lag of one cannot be
+    """The lag of the log indexer that is furthest behind; None without log indexers, or if the lag of one cannot be
     measured.
     """
     lags: list[timedelta] = []
@@ -109,7 +109,8 @@ def measure_index_lag(core: BrokerCore) -> timedelta | None:
 
 
 def _show_tables_in_metrics(monitor: TableLagMonitor, metrics: Metrics) -> None:
-    # Other threads read metrics while housekeeping updates these dictionaries: a copy is made in one step.
+    # Other threads read metrics while housekeeping updates these dictionaries: copying one is a single step for
+    # Python's threads.
     states = monitor.table_states_by_event_type
     metrics.table_lag.add_named_source(lambda: dict(monitor.lag_seconds_by_event_type))
     metrics.table_rows.add_named_source(lambda: {name: each.row_count for name, each in states.copy().items()})

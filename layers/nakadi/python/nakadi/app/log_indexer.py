@@ -1,15 +1,17 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Behind a Kinesis event source mapping, the function takes a batch of one shard's records, and returns the failures. The
-mapping has a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the
-function reports its first unindexed record, and Lambda sends the rest again. The function sets unreadable records
-aside, and does not receive them again.
+Behind a Kinesis event source mapping, an invocation of the function gets a batch of one shard's records, and returns
+the failures. The mapping has a parallelization factor of 1 and reports batch item failures. If a batch cannot be
+indexed now, the function reports the first record that it did not index, and Lambda sends the batch again from that
+record. The function sets unreadable records aside and reports success for them, so it does not receive them again.
 
-The function reads the event directly: the library for batches handles one record at a time, and takes long to load.
+The function reads the invocation's event without the batch processor of Powertools, which handles one record at a time
+and takes long to load.
 
 Logs that number events themselves, such as Kafka, have no such mapping: a mapping for MSK reads one topic, and each
 timeline has its own topic. A schedule starts the function for these logs, and it reads each topic from the end of the
-archive. Two invocations can run at the same time: if both archive the same events, one of them finds the work done.
+archive. Two invocations can run at the same time: if both archive the same events, only one of them adds its objects to
+the index.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class IndexersByStream:
         self._open: dict[str, Indexer] = {}
 
     def indexer_of_event(self, event: Mapping[str, Any]) -> Indexer:
-        """The indexer of the stream in an invocation."""
+        """The indexer of the stream that this invocation's event names."""
         stream = event["Records"][0]["eventSourceARN"].rpartition("/")[2]
         if stream not in self._open:
             self._open[stream] = open_indexer(with_stream_name(self._event_log, stream), self._index, self._archive)
@@ -72,12 +74,12 @@ class IndexersByStream:
 
 
 def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Index a batch. Returns the records from which Lambda has to repeat the batch."""
+    """Index a batch. Return, for each shard that failed, the record from which Lambda has to send the batch again."""
     failures: list[str] = []
     for shard, records in _records_by_shard(event).items():
         try:
             _write_indexing_metrics(indexer.index(shard, records))
-        except Exception:  # whatever the error was: the other shards are indexed, and this one is retried
+        except Exception:  # after any error, index the other shards; Lambda retries this one
             first = _first_unindexed_record(indexer, shard, records)
             log.warning("Indexing of %s failed, it resumes from record %s", shard, first, exc_info=True)
             failures.append(str(first))
@@ -118,14 +120,14 @@ def _write_indexing_metrics(outcome: IndexingResult) -> None:
 
 
 class ArchivingFailed(Exception):
-    """Raised if topics could not be archived. The log says why, and the next run tries again."""
+    """Raised if topics could not be archived. The process's log has the causes, and the next run tries again."""
 
 
 class TopicArchiver:
     """Archives the events of all storages that have an archive, and removes old events from their logs."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        from nakadi.app.broker import open_broker  # the function of a Kinesis stream starts sooner without a broker
+        from nakadi.app.broker import open_broker  # imported late: a Kinesis stream needs no broker
 
         self._clock = clock or SystemClock()
         self._broker = open_broker(settings, self._clock)
@@ -136,8 +138,8 @@ class TopicArchiver:
         self._index.close()
 
     def archive_part(self, part: int, parts: int) -> None:
-        """Archive the topics of one part out of `parts`, and report how many events it archived and how long they had
-        waited.
+        """Archive the topics of part number `part` out of `parts`. Report to CloudWatch how many events were archived,
+        and how long the oldest of them had waited.
         """
         metrics = self._broker.metrics
         events, size = _counter_total(metrics.archive_events), _counter_total(metrics.archive_bytes)
@@ -179,10 +181,10 @@ class TopicArchiver:
             waiting += self._oldest_unarchived_times(event_log, timeline)
             event_log.archive_topic(timeline.topic, range(timeline.partitions))
         except UnknownTopic:
-            return  # it was deleted meanwhile
+            return  # the topic was deleted meanwhile
 
     def _oldest_unarchived_times(self, event_log: TieredLog, timeline: Timeline) -> Iterator[datetime]:
-        """When the first unarchived event of each partition was stored."""
+        """When the first unarchived event was stored, for each partition that has one."""
         topic, partitions = timeline.topic, range(timeline.partitions)
         bounds = event_log.bounds(topic, partitions)
         heads = self._index.index_heads([(topic, number) for number in partitions])
@@ -192,7 +194,7 @@ class TopicArchiver:
                 try:
                     found = event_log.read(topic, number, start, limit=1)
                 except OffsetUnavailable:
-                    continue  # removed by retention meanwhile
+                    continue  # retention removed the event meanwhile
                 yield from [event.stored_at for event in found.events]
 
 

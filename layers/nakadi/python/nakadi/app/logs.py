@@ -48,10 +48,10 @@ TICKET_PATTERN = re.compile(r"\bETI[A-Za-z0-9]{24}\b")
 
 
 class RepeatedCauseFilter(logging.Filter):
-    """Passes a line about a failing store once a minute, as long as its cause is the same.
+    """Passes the same line about a failing store or service, with the same cause, once a minute.
 
-    A full disk fails many things several times a second. An error has a ticket that its client knows, so it passes
-    unless a line with the same ticket has passed.
+    A full disk fails many things several times a second. An error of a request has a ticket that the client has
+    received, so it passes unless a line with the same ticket has passed.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -84,14 +84,16 @@ class RepeatedCauseFilter(logging.Filter):
 
 
 def _known_cause(record: logging.LogRecord) -> Unavailable | None:
-    """The failure of a store or another service that a line reports."""
+    """The failure of a store or another service that a line reports, if any."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     found = (each for each in (record.exc_info and record.exc_info[1], *arguments) if isinstance(each, Unavailable))
     return next(found, None)
 
 
 def _without_known_trace(record: logging.LogRecord) -> logging.LogRecord:
-    """The record without the traceback of a known cause, for which a line is enough. Other handlers keep theirs."""
+    """The record, or a copy without the traceback if its cause is known, because a line is enough then. Other handlers
+    still get the original.
+    """
     cause = _known_cause(record)
     if cause is None or not record.exc_info:
         return record

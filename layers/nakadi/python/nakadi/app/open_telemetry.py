@@ -43,7 +43,9 @@ _KINDS = {
     "sink": (SpanKind.CLIENT, "process"),
     "commit": (SpanKind.SERVER, "settle"),
 }
-"""The kind of each operation's span, and the type of operation in the conventions. Jobs and their steps have none."""
+"""The kind of each operation's span, and the type of operation in the conventions. Jobs and their steps have no type of
+operation.
+"""
 
 _FIGURES = {
     "events": "messaging.batch.message_count",
@@ -72,7 +74,7 @@ def require_otlp(setting: str, protocol: str) -> None:
 
 def resource_of_process() -> Resource:
     """The sender of spans and metrics: receivers distinguish processes by their instance ids.
-    `OTEL_RESOURCE_ATTRIBUTES` may say more.
+    `OTEL_RESOURCE_ATTRIBUTES` may add attributes.
     """
     return Resource.create({"service.name": SYSTEM, "service.instance.id": f"{socket.gethostname()}:{os.getpid()}"})
 
@@ -80,8 +82,8 @@ def resource_of_process() -> Resource:
 class OpenTelemetryTracer:
     """Hands spans to a processor of the SDK.
 
-    The caller's sampling decides for traces that clients began, and `ratio` for others. The decision comes before any
-    call to the SDK, which takes longer than most requests.
+    For a trace that a client began, the client's sampling flag decides whether it is recorded; for all others, `ratio`
+    does. The decision comes before any call to the SDK, which takes longer than most requests.
     """
 
     def __init__(
@@ -163,10 +165,11 @@ def _span_context(parent: Mapping[str, str]) -> SpanContext:
 
 
 def _sampled_contexts(events: Iterable[bytes]) -> Iterator[SpanContext]:
-    """The traces that events name, each once."""
+    """The sampled traces that events name, each once."""
     seen: set[bytes] = set()
     for event in events:
-        # Few events have a trace context, and searching for a text takes a fraction of the time of a pattern.
+        # Few events have a trace context, and searching for this text takes a fraction of the time of matching a
+        # pattern.
         if b'"traceparent"' not in event:
             continue
         for found in _find_sampled_parents(event):

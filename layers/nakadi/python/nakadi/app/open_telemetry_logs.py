@@ -26,7 +26,7 @@ _SEVERITIES = (
 )
 
 _SENDING_LOGGERS = ("opentelemetry", "urllib3", "requests")
-"""The loggers of the code that sends. To send their lines would create more of them."""
+"""The loggers of the code that sends. Sending their lines would log more such lines."""
 
 
 def open_log_export(protocol: str) -> LogExport:
@@ -38,7 +38,7 @@ def open_log_export(protocol: str) -> LogExport:
 class LogExport(logging.Handler):
     """Hands what the process logs to a processor of the SDK, until `close` is called.
 
-    The SDK's own handler would send texts of exceptions as they are, which may contain tokens.
+    The SDK's own handler would send the texts of exceptions unchanged, and these may contain tokens.
     """
 
     def __init__(self, processor: LogRecordProcessor) -> None:

@@ -1,6 +1,6 @@
 """Sends the metrics of `/metrics` over OTLP, in the form of OpenTelemetry's SDK.
 
-The exporter counts nothing itself: it reads the values when they are due, as Prometheus does. This module is not loaded
+The export counts nothing itself: it reads the values at each interval, as Prometheus does. This module is not loaded
 while the export is off.
 """
 
@@ -63,7 +63,8 @@ class MetricsExport:
 
     def close(self) -> None:
         self._closing.set()
-        # Before the thread is joined, so that an export to a receiver that does not answer gives up.
+        # Shut the exporter down before joining the thread, so that an export to a receiver that does not answer gives
+        # up.
         self._exporter.shutdown()
         self._thread.join()
 
@@ -72,12 +73,12 @@ class MetricsExport:
             try:
                 self._exporter.export(metrics_data(self._read_metrics(), self._started_at, time.time_ns()))
             except Exception:
-                # The next export sends the same counts, and later ones.
+                # Nothing is lost: the next export sends the totals, which include these counts.
                 log.exception("Sending metrics failed")
 
 
 def metrics_data(metrics: Metrics, started_at: int, now: int) -> MetricsData:
-    """All metrics that have values now. Times are in nanoseconds; counting began at the first of the two."""
+    """All metrics that have values now. `started_at`, when counting began, and `now` are Unix times in nanoseconds."""
     sent = list(_otlp_metrics(metrics, started_at, now))
     scope = ScopeMetrics(InstrumentationScope("nakadi"), sent, "")
     return MetricsData([ResourceMetrics(resource_of_process(), [scope], "")])
@@ -105,7 +106,8 @@ def _otlp_data_points(metric: Metric, started_at: int, now: int) -> Sum | Gauge 
                     sum=row.sum_of_values,
                     bucket_counts=row.bucket_counts,
                     explicit_bounds=metric.bounds,
-                    # The broker does not keep these values. They are optional in OTLP and for the SDK's encoder.
+                    # The broker does not keep the smallest and the largest value, which are optional in OTLP and for
+                    # the SDK's encoder.
                     min=None,  # type: ignore[arg-type]  # as above
                     max=None,  # type: ignore[arg-type]  # as above
                 )

@@ -39,7 +39,9 @@ def make_registration_services(
     timelines: Timelines,
     get_dependents: GetDependents,
 ) -> RegistrationServices:
-    """`get_dependents` is called only when a part needs the dependents, so they load late."""
+    """Make the services that create, change and delete event types. They call `get_dependents` only when they need the
+    dependents, so that their modules load late.
+    """
     long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
     readers = SchemaReaders(core.event_types, core.permissions, get_dependents)
     limits = EventTypeLimits(

@@ -1,4 +1,4 @@
-"""The application of a process: its routes, by areas, each of which loads only what it needs."""
+"""Makes the application of a process from areas of routes. Each area loads only the modules that it needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_application(
 ) -> Application:
     """An application with the routes of these areas, or of all areas if none is named.
 
-    It calls `report_answer` for each answer. With `collects_kpis`, it collects KPIs of its requests.
+    It calls `report_answer` for each answer. With `collects_kpis`, the application collects KPIs of its requests.
     """
     metrics = broker.metrics
 

@@ -27,8 +27,8 @@ class SignalHandler:
     """Ends the process at once while it starts, and in an orderly way while it serves.
 
     While it starts, the process has answered nothing yet, and a kill at any moment loses no stored data. So the process
-    ends at once. An exception could instead be raised at any line, even in the middle of an import or a clean-up, and
-    threads that have begun to work would delay the end.
+    ends at once. Raising an exception instead could interrupt any line, even in the middle of an import or a clean-up,
+    and threads that have begun to work would delay the end.
 
     While it serves, the first signal asks for an orderly end. Another SIGTERM changes nothing, but a second Ctrl-C does
     not wait.
@@ -40,10 +40,11 @@ class SignalHandler:
         self._stopping = False
 
     def install(self) -> None:
-        """Handle both signals from now on. Call this before the imports that take long, and before anything is opened.
+        """Handle SIGTERM and Ctrl-C from now on. Call this before the imports that take long, and before anything is
+        opened.
 
-        One handler stays for the life of the process. An event loop's handlers would end with the loop, and there would
-        be moments without any handler before others are installed.
+        This handler stays for the life of the process. An event loop's handlers would end with the loop, and the
+        process would have no handler until others were installed.
         """
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._handle_signal)
@@ -80,7 +81,7 @@ async def serve_until_signalled(
     greet: Callable[[], object],
 ) -> None:
     """Print the greeting and serve. The first signal sets the event that ends serving, and starts the countdown."""
-    from asyncio import Event, get_running_loop  # signals are handled before the imports that take long
+    from asyncio import Event, get_running_loop  # imported late, so that signals are handled before long imports
 
     stopping = Event()
     loop = get_running_loop()
@@ -96,9 +97,9 @@ async def serve_until_signalled(
         await serve(stopping)
 
 
-# For messages that must be visible: the log may be a pipe that nobody reads.
+# How long to wait until the last messages are written to the log, which may be a pipe that nobody reads.
 LAST_LOG_TIMEOUT_SECONDS = 1.0
-# The time for threads that are still busy when everything is closed: no client is left to answer.
+# How long to wait for threads that are still busy when everything is closed. No client waits for them any more.
 BUSY_THREADS_TIMEOUT_SECONDS = 1.0
 
 EXIT_CODE_TIMED_OUT = 1
@@ -112,7 +113,8 @@ class ShutdownDeadline:
     """Within the block, the process ends at most this number of seconds after `begin_countdown`.
 
     A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
-    Ending without it loses nothing: every acknowledged event is stored, and the process sends no further answers.
+    Ending without this thread loses nothing: every acknowledged event is stored, and the process sends no further
+    answers.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class ShutdownDeadline:
 
 def exit_process(code: int) -> NoReturn:
     """End a process that has closed everything, even if threads still wait for something."""
-    # The interpreter waits for its threads, except for those that only watch the time.
+    # `sys.exit` waits for all threads except daemons such as the thread of this deadline.
     ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start_watching().begin_countdown()
     sys.exit(code)
 
@@ -173,14 +175,14 @@ def describe_busy_threads() -> str:
 
 
 def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread of a pool waits for work."""
+    """Whether this frame belongs to a thread of a pool that waits for work."""
     return Path(frame.f_code.co_filename).parts[-3:] == ("concurrent", "futures", "thread.py")
 
 
 def _innermost_line(frame: FrameType) -> str:
-    """The innermost line of this package that a thread is at, or the innermost line of all.
+    """The innermost line of this package on a thread's stack; without one, the innermost line of the stack.
 
-    As in other tools, functions with a variable `__tracebackhide__` are skipped.
+    As in other tools, functions with a local variable `__tracebackhide__` are skipped.
     """
     inside: FrameType | None = frame
     while inside is not None and not _is_worth_showing(inside):

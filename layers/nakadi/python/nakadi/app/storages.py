@@ -1,4 +1,4 @@
-"""The storages of events: where the log of each storage is, whether this broker can reach it, and which logs are open.
+"""The storages of events: the URL of each storage's log, whether this broker can reach it, and the open logs.
 
 The built-in storage is the event log that the settings name. Administrators can add others.
 """
@@ -24,7 +24,7 @@ MSK_SERVER_PATTERN = re.compile(
 
 
 class StorageLogs:
-    """The event logs of all storages, each opened when somebody first asks for it.
+    """The event logs of all storages, each opened at its first use.
 
     The configuration of a storage never changes, so an open log stays the right one.
     """
@@ -37,7 +37,7 @@ class StorageLogs:
         self._open_log = open_log
         self._opening = threading.Lock()
         self._closed = False
-        # Every batch needs it.
+        # Cached, because every batch needs a log.
         self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open_log)
 
     def close(self) -> None:
@@ -64,9 +64,9 @@ class StorageLogs:
 def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
     """The URL of a storage's log: the built-in log, a stream beside the built-in stream, or Kafka.
 
-    A storage, which anybody may read, never contains credentials for Kafka: these are in the file `kafka_properties`.
-    The names and ports of the servers reveal MSK clusters with IAM. Raises `Unavailable` if this broker has no engine
-    for the storage.
+    A storage, which any client may read, never contains credentials for Kafka: these are in the file
+    `kafka_properties`. The names and ports of the servers show whether they are an MSK cluster with IAM. Raises
+    `Unavailable` if this broker has no engine for the storage.
     """
     if (
         storage.type is StorageType.KAFKA
@@ -95,7 +95,8 @@ def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> 
 def _msk_region(servers: str) -> str:
     """The region of an MSK cluster whose servers accept IAM; empty for other servers.
 
-    Only servers with names of AWS get a token: any other server could use it to sign in to MSK as this process.
+    Only servers with domain names of AWS get a token: any other server could use the token to sign in to MSK as this
+    process.
     """
     found = {match[1] if (match := MSK_SERVER_PATTERN.fullmatch(each)) else "" for each in servers.split(",")}
     return found.pop() if len(found) == 1 else ""

@@ -33,7 +33,8 @@ from nakadi.subscriptions.api.stats import SubscriptionStats, TroubledSubscripti
 
 
 class SubscriptionServices(Struct, frozen=True, kw_only=True):
-    """The services that streams and housekeeping need; everything else builds upon them."""
+    """The services of subscriptions that streams and housekeeping need, and on which the services for requests build.
+    """
 
     subscriptions: Subscriptions
     offset_initialisation: OffsetInitialisation
@@ -109,7 +110,7 @@ def make_reset_requests(settings: Settings, services: SubscriptionServices) -> R
 
 
 def make_subscriptions_of_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscriptionsOfEventTypes:
-    """The services that event types need to know about subscriptions."""
+    """What the services of event types need to know about subscriptions."""
     return SubscriptionsOfEventTypes(
         subscription_repository=services.subscriptions,
         features=core.features,
@@ -123,7 +124,7 @@ def make_subscriptions_of_event_types(core: BrokerCore, services: SubscriptionSe
 
 
 class SubscriptionRequests(Struct, frozen=True, kw_only=True):
-    """The services that requests need."""
+    """The services of subscriptions that only requests need."""
 
     reset_requests: ResetRequests
     creation: SubscriptionCreation

@@ -40,19 +40,20 @@ def _with_span(route: Route, tracer: Tracer) -> Route:
         parameters, headers = request.path_parameters, request.headers
         parent = trace_context(headers.get("traceparent"), headers.get("tracestate"))
         span = tracer.begin(operation, parameters.get(destination, ""), parent, group=parameters.get(group, ""))
-        # Without a span, which is the usual case, the request takes no further steps.
+        # Without a span, which is the usual case, the request runs no further code of this module.
         return route.handler(request) if span is None else _answer_in_span(route, request, span)
 
     return replace(route, handler=answer)
 
 
 async def _answer_in_span(route: Route, request: Request, span: Span) -> Response:
-    # From here on, everything that belongs to the request, such as its events, belongs to this span.
+    # What the handler does for this request, such as storing its events, continues the trace from this span.
     inside = replace(request, headers={**request.headers, **span.context})
     try:
         response: Response = await route.handler(inside)  # type: ignore[misc]  # traced operations are coroutines
     except NeedsThread:
-        # A thread answers the request from the beginning, with a span of its own; this one is dropped.
+        # A thread then handles the request from the beginning, in a new span; this span is never ended, so it is not
+        # sent.
         raise
     except BaseException as error:
         span.end(type(error).__name__, size=len(request.body))
@@ -62,7 +63,9 @@ async def _answer_in_span(route: Route, request: Request, span: Span) -> Respons
 
 
 class TracedStreamFigures:
-    """Also makes a span of each batch with events of sampled traces. `group` is the subscription, or empty."""
+    """Passes figures on, and makes a span for each batch that has events of sampled traces. `group` is the
+    subscription, or empty.
+    """
 
     def __init__(self, figures: StreamFigures, tracer: Tracer, group: str) -> None:
         self._figures = figures
@@ -86,7 +89,7 @@ class TracedStreamFigures:
 
 
 class TracedSender:
-    """A sender that makes a span of each attempt to deliver events of sampled traces."""
+    """A sender that makes a span for each attempt to deliver events of sampled traces."""
 
     def __init__(self, sender: Sender, tracer: Tracer) -> None:
         self._sender = sender

@@ -1,6 +1,6 @@
-"""Authentication and authorization: the sender of a request, and its permissions.
+"""Authentication and authorization: who sent a request, and what that subject may do.
 
-This package depends on tokens, the registry's settings documents and the model, but neither on event types nor on HTTP.
-Begin reading with `permissions`; `admins`, `blacklist` and `features` hold the decisions of administrators at runtime.
-Only code that checks tokens imports `tokens`.
+This package depends on tokens, the registry's settings documents and the model, but neither on `event_types` nor on
+`http`. Begin reading with `permissions`; `admins`, `blacklist` and `features` hold the decisions of administrators at
+runtime. `tokens` is imported only where tokens are checked.
 """

@@ -14,7 +14,9 @@ from nakadi.model.outcomes import NotPermitted
 
 
 class Admins:
-    """The lists of administrators. The default administrators of the deployment are in each list, and stay there."""
+    """The lists of administrators. The deployment's default administrators are in each list, and nobody can remove
+    them.
+    """
 
     def __init__(self, document: SettingsDocument, features: Features, default: tuple[Attribute, ...]) -> None:
         self._document = document

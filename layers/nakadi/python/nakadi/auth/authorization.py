@@ -17,7 +17,7 @@ from nakadi.model.outcomes import Invalid
 
 
 def authorization_body(draft: AuthorizationDraft | None) -> dict[str, Any] | None:
-    """A section in the form that the API description gives it."""
+    """An `authorization` section in the form of the API description."""
     if draft is None:
         return None
     return {name: None if listed is None else [asdict(each) for each in listed] for name, listed in draft.named_lists()}
@@ -38,6 +38,8 @@ def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
 
 
 def check_authorization_not_removed(old: Authorization | None, new: object | None) -> None:
-    """Refuse a request without the lists: an omission by accident would open the resource to everyone."""
+    """Refuse a request that omits the lists of a resource that has some: an accidental omission would open it to
+    everyone.
+    """
     if old is not None and new is None:
         raise Invalid("Changing authorization object to `null` is not possible due to existing one")

@@ -14,7 +14,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 
 # Keys are rotated rarely. An unknown key id, or a signature that does not fit its key, is a reason to download them
-# again, but not for every request with an invented id.
+# again, but only so often, since clients can invent ids.
 KEY_SET_MAX_AGE_SECONDS = 300.0
 KEY_SET_RETRY_INTERVAL_SECONDS = 10.0
 KEY_SET_DOWNLOAD_TIMEOUT_SECONDS = 5.0
@@ -29,7 +29,8 @@ class KeySet:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: dict[str | None, jwt.PyJWK] = {}
-        # Both clocks count: a function may be suspended between two requests, and the steady clock stops with it.
+        # The times of both clocks: a function may be suspended between two requests, and the steady clock stops
+        # meanwhile.
         self._fetched_at: tuple[float, float] | None = None
 
     def find_key(self, key_id: str | None) -> jwt.PyJWK | None:
@@ -38,7 +39,7 @@ class KeySet:
         if known is not None and not self._is_older_than(KEY_SET_MAX_AGE_SECONDS):
             return known
         check_may_block()
-        # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
+        # One thread fetches the keys; others wait for that thread only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
         try:
@@ -81,7 +82,7 @@ class KeySet:
         try:
             keys = jwt.PyJWKSet.from_json(self._fetch().decode()).keys
         except (OSError, ValueError, jwt.PyJWTError) as error:
-            # The keys of the last successful fetch stay in use while their source does not answer.
+            # Keys of an earlier successful fetch stay in use while their source does not answer.
             if not self._keys:
                 raise Unavailable("The keys that tokens are checked with cannot be read") from error
         else:

@@ -14,7 +14,8 @@ from nakadi.model.authorization import (
 )
 from nakadi.model.outcomes import NotPermitted
 
-# An administrator may see and change every resource, but this alone does not permit reading or writing its events.
+# The permission of an administrator that allows each operation on every resource. Reading and writing events are
+# missing: being an administrator does not allow these.
 ADMIN_PERMISSION_BY_OPERATION = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
 
 
@@ -24,7 +25,7 @@ class Permissions:
     def __init__(self, admins: Admins, blacklist: Blacklist, all_data_access: tuple[Attribute, ...]) -> None:
         self._admins = admins
         self._blacklist = blacklist
-        # Every batch asks for this.
+        # Bound here, because every batch calls it.
         self.require_producer = blacklist.require_producer
         self._all_data_access = all_data_access
 

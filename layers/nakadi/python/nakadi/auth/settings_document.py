@@ -1,4 +1,4 @@
-"""Settings that administrators change while the broker runs: one JSON document each, kept in the registry."""
+"""Settings that administrators change while the broker runs, as JSON documents in the registry, one for each kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SETTINGS_WRITE_ATTEMPTS = 10
 
 
 class SettingsDocument:
-    """One JSON object of settings. `read` may return a cached document; `change` begins with the stored one."""
+    """One JSON object of settings. `read` may return a cached document; `change` first reads the stored one."""
 
     def __init__(self, registry: Registry, key: str, cache: Cache[str, SettingsBody]) -> None:
         self._registry = registry

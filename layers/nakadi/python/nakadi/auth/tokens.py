@@ -17,13 +17,14 @@ from nakadi.ports.clock import Clock
 
 NOT_AUTHENTICATED_MESSAGE = "Full authentication is required to access this resource"
 
-# A token is a few kilobytes at most; nothing longer is worth a signature check.
+# A genuine token has a few kilobytes at most, so a longer text is refused without a check of its signature.
 MAX_TOKEN_LENGTH = 16_384
 
-# The number of tokens that are not verified again for each request. Each takes about two kilobytes.
+# The number of verified tokens that are remembered, so that not every request verifies its token again. Each takes
+# about two kilobytes.
 MAX_CACHED_TOKENS = 1000
 
-# Thirty million years in seconds: larger numbers are not times, and neither is NaN.
+# Thirty million years in seconds. Larger numbers in a claim are not times, and neither is NaN.
 MAX_CLAIM_TIME_SECONDS = 10.0**15
 
 USER, SERVICE = "user", "service"
@@ -31,7 +32,7 @@ ANY_REALM = "*"
 
 
 class TokenRules(Struct, frozen=True, kw_only=True):
-    """The conditions that a token has to meet. The accepted algorithms are set here, never taken from the token."""
+    """The conditions that a token has to meet. The accepted algorithms come from the settings, never from the token."""
 
     issuer: str
     audience: str
@@ -44,8 +45,8 @@ class TokenRules(Struct, frozen=True, kw_only=True):
     def attribute_claims_of_realm(self, realm: str) -> Iterable[tuple[str, str]]:
         """Pairs of an attribute's data type and the claim that it is read from, for tokens of a realm.
 
-        A claim never makes a subject both a user and a service: otherwise a person could choose the name of a service
-        as a user name, and get the service's permissions.
+        A claim never makes a subject both a user and a service: otherwise a person could choose a service's name as a
+        user name, and get the permissions of the service.
         """
         is_service = realm in self.service_realms or ANY_REALM in self.service_realms
         other = USER if is_service else SERVICE
@@ -56,7 +57,7 @@ class TokenRules(Struct, frozen=True, kw_only=True):
 
 
 class _VerifiedToken(Struct, frozen=True):
-    """A token whose signature fits a key, and its claims."""
+    """The claims of a token, and the key that has verified its signature."""
 
     key_id: str | None
     key: jwt.PyJWK
@@ -99,7 +100,7 @@ class TokenVerifier:
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
         if len(name) > MAX_TEXT_CHARACTERS:
-            # The name is stored with every event that the subject publishes.
+            # The length is limited because the name is stored with every event that the subject publishes.
             raise NotAuthenticated(f"The token's subject has more than {MAX_TEXT_CHARACTERS} characters")
         subject = Subject(
             name=name,
@@ -111,7 +112,7 @@ class TokenVerifier:
         return _VerifiedToken(key_id, key, times, subject)
 
     def _signed_claims(self, token: str) -> tuple[str | None, jwt.PyJWK, Mapping[str, Any]]:
-        """The claims of a token, the key that verifies its signature, and the id by which it names that key."""
+        """The id by which a token names its key, the key that verifies its signature, and its claims."""
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in self._rules.algorithms:
@@ -183,7 +184,9 @@ def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> floa
 
 
 def _texts_of_claim(value: Any, *, split_at_blanks: bool = True) -> list[str]:
-    """The texts of a claim, which is a list of texts or one text; one text is split at spaces, or taken as a whole."""
+    """The texts of a claim, which is a list of texts or one text; one text is split at spaces if `split_at_blanks`,
+    otherwise it is taken as a whole.
+    """
     if isinstance(value, str):
         return value.split() if split_at_blanks else [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -14,7 +14,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # IPv6 networks whose last 32 bits are the IPv4 address that a gateway sends to.
 _NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-# The old form of such addresses, which systems may also send to IPv4.
+# An older form of IPv6 address that contains an IPv4 address; systems may also send to that IPv4 address.
 _IPV4_COMPATIBLE = ipaddress.IPv6Network("::/96")
 
 
@@ -24,8 +24,8 @@ class AddressRules(Struct, frozen=True):
     allowed: tuple[Network, ...] = ()
 
     def allows(self, text: str) -> bool:
-        """Whether a delivery may go to an address. If the address contains another one, as with NAT64, the inner
-        address counts.
+        """Whether a delivery may go to an address. If the address contains another one, as with NAT64, the rules apply
+        to the inner address.
         """
         try:
             address = ipaddress.ip_address(text.partition("%")[0])

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 MAX_ANSWER_CHARACTERS = 500
-"""How much of an answer is kept for people to read."""
+"""How many characters of an answer's text are kept, for people to read."""
 
 MAX_RETRY_AFTER_SECONDS = 3600.0
 
@@ -24,16 +24,17 @@ class Verdict(Enum):
     LATER = auto()
     """The sink was not reached, or says that it has no time: no event is to blame."""
     FAILED = auto()
-    """Perhaps because of an event in the batch."""
+    """The batch failed, perhaps because of one of its events."""
 
 
 class Answer(Struct, frozen=True):
-    """The result of an attempt: a status, or None without an answer, and the beginning of the answer or the fault.
+    """The result of an attempt: the status, which is None if no answer came, and the beginning of the answer's text, or
+    the fault.
 
-    `was_sent` is False if the sink was not reached, and so cannot have seen the batch. `verdict` is for sinks whose
-    status does not say whether they accepted the batch. If the batch failed, and the sink reports single events,
-    `delivered` is the number of events at the beginning that it has certainly accepted: the next event is the one that
-    failed.
+    `was_sent` is False if the sink was not reached, and so cannot have seen the batch. `verdict` is set by senders to
+    sinks whose status does not say whether they accepted the batch. If the batch failed, and the sink reports single
+    events, `delivered` is the number of events at the beginning that it has certainly accepted: the next event is the
+    one that failed.
     """
 
     status: int | None

@@ -1,4 +1,4 @@
-"""The interface of calls to AWS services, without the SDK: what a caller passes, and how calls fail."""
+"""The interface of calls to AWS services, which needs no SDK: what a caller passes, and how calls fail."""
 
 from __future__ import annotations
 

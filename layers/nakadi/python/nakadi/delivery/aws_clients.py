@@ -1,7 +1,7 @@
 """Clients of AWS services, one for each service, region and timeout.
 
-They do not repeat calls: the deliveries do, and know for how long. Regions come from ARNs; credentials and other
-endpoints (`AWS_ENDPOINT_URL_SQS`) come from where every AWS program looks for them.
+They do not repeat failed calls: the deliveries do, because they know for how long. Regions come from ARNs; credentials
+and other endpoints (`AWS_ENDPOINT_URL_SQS`) come from where every AWS program looks for them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ CODES_THAT_BLAME_REQUESTS = frozenset(
         *("ValidationError", "ValidationException"),
     }
 )
-"""The codes that blame the request. With all others, the service is busy, or the target is missing or forbidden."""
+"""The codes that blame the request. All other codes mean that the service is busy, or that the target is missing or
+forbidden.
+"""
 
 T = TypeVar("T")
 

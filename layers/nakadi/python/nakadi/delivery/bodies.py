@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 TRIAL = "nakadi.test"
-"""The name that a trial has instead of an event type and a partition."""
+"""The name in a trial's delivery, in place of an event type and a partition."""
 
 
 class Message(Struct, frozen=True):
@@ -45,7 +45,8 @@ def _trial_message(sink_format: SinkFormat) -> Message:
 
 
 class DeliveredEvent(Struct, frozen=True):
-    """An event for a sink that receives each event by itself. A trial is also an event, without an event type.
+    """An event for a sink that receives each event by itself. For a trial, one such event without an event type is
+    sent.
 
     `text` is the body to send. `id` is the subscription with the event's cursor, `place` the event's partition.
     """
@@ -87,8 +88,8 @@ def _events_of_batch(batch: DeliveryBatch, sink: Sink) -> Iterator[DeliveredEven
 
 
 def _eid_of_event(value: bytes) -> str | None:
-    """The event's id, as a sink may name it. In the category `undefined`, an id may be anything; a number counts as
-    well as a text.
+    """The event's id, as a sink may name it. In the category `undefined`, an id may be any JSON value; of these, texts
+    and numbers are used.
     """
     eid = read_metadata(value).get("eid")
     return str(eid) if isinstance(eid, str | int) else None

@@ -30,7 +30,7 @@ RESERVED_HEADERS = frozenset(
         *("host", "content-length", "content-type", "content-encoding", "accept-encoding", "user-agent", "cookie"),
     }
 )
-"""Headers that belong to a single connection, and headers that the broker sets itself."""
+"""Headers that a sink may not name: those of a single connection, and those that the broker sets itself."""
 
 RESERVED_HEADER_PREFIX = "webhook-"
 
@@ -77,8 +77,8 @@ def _rule_violations(
 
 
 def unsigned_violations(draft: SinkDraft) -> Iterator[Violation]:
-    """The violations of a sink of a type other than HTTP: only HTTP has headers and signatures, and republished events
-    stay as they were.
+    """The violations of a sink of a type other than HTTP: only HTTP sinks have headers and signatures, and an event
+    type gets events unchanged.
     """
     if draft.headers:
         yield Violation("headers", "must not be there: only sinks of the type http have headers")
@@ -97,7 +97,9 @@ TARGET_MESSAGES: Mapping[SinkType, str] = {
 
 
 def target_violations(draft: SinkDraft, targets: TargetRules) -> Iterator[Violation]:
-    """The broker calls with its own permissions, so the settings name the allowed targets."""
+    """The violations of a sink's target in AWS. The broker calls a target with its own permissions, so only targets
+    that the settings allow are valid.
+    """
     kind = SinkType(draft.type or "")
     arn = canonical_target(kind, draft.target or "")
     if parse_target(kind, arn) is None:

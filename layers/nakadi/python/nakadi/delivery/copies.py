@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 Copies = Mapping[str, Collection[str]]
-"""Event types, and those that each is copied to."""
+"""For each copied event type, the event types that its events are copied to."""
 
 
 def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
@@ -18,7 +18,7 @@ def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
 
 
 def reachable_event_types(copies: Copies, start: str) -> Collection[str]:
-    """The event types that the events of an event type reach, itself included."""
+    """The event types that the events of `start` reach through copies, including `start`."""
     reached, waiting = {start}, [start]
     while waiting:
         for each in copies.get(waiting.pop(), ()):

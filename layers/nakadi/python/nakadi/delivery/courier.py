@@ -60,17 +60,19 @@ log = logging.getLogger(__name__)
 
 # How long a sink's own stream may last before the next one begins.
 STREAM_SECONDS = 3600.0 * 24
-# A sink that is down must not lose its partitions to its own commit timeout: a stream ends with its process, or when
-# the sink changes or the cursors are reset, and the courier ends its deliveries properly in all of these cases.
+# A sink that is down must not lose its partitions because of a commit timeout, so the timeout is a year: a stream ends
+# with its process, or when the sink changes or the cursors are reset, and the courier ends its deliveries properly in
+# all of these cases.
 COMMIT_SECONDS = 3600.0 * 24 * 365
 
-# Enough batches for the time until a commit is due and done: a partition that runs out of batches commits at once,
-# which costs as much as a delivery.
+# How many batches of a partition to hold: enough to deliver until the next commit has ended. A partition that runs out
+# of batches commits at once, which costs as much as a delivery.
 MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 64, 2
 ENOUGH_EVENTS_AT_HAND = 6400
 MIN_EVENTS_AT_HAND = 32
 
-# A key whose events fail blocks the others only after this number of events.
+# With deliveries by key, a partition may hold this many events: a key whose events fail holds up other keys only when
+# so many wait behind it.
 EVENTS_AT_HAND_BY_KEY = 1000
 
 MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND = 8_000_000, 128_000_000
@@ -93,8 +95,8 @@ class CourierParts(Struct, frozen=True, kw_only=True):
     """What all couriers of a process share.
 
     `get_sender` loads the client for a type of sinks at its first call, which takes a while, so call it in a thread.
-    Call `open_secrets` and `pause_sink` in a thread too. `reading_subject` returns the subject whose permissions apply
-    to reading the events of a sink.
+    Call `open_secrets` and `pause_sink` in a thread too. `reading_subject` returns the subject with whose permissions a
+    sink reads events.
     """
 
     streams: SubscriptionStreams
@@ -121,7 +123,8 @@ def events_at_hand(batch_limit: int, parallel: Parallel) -> int:
 
 def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
     return SubscriptionStreamLimits(
-        # The lanes form the batches for the sink; the stream passes on what it has, in as few pieces as it can.
+        # The lanes form the batches for the sink; the stream passes on all available events, in as few pieces as it
+        # can.
         batch_limit=max(sink.batch_limit, MIN_EVENTS_AT_HAND),
         max_uncommitted_events=2**31,
         max_uncommitted_per_partition=events_at_hand(sink.batch_limit, sink.parallel),
@@ -149,7 +152,8 @@ def event_filter(condition: str | None) -> AcceptsEvent | None:
 
 
 class ReportDigest(Struct, frozen=True):
-    """What distinguishes two reports. A digest costs a fraction of a report, and each sink needs one a second.
+    """What distinguishes two reports. Making a digest costs a fraction of making a report, and the dispatcher compares
+    one for each sink every second.
 
     `condition` says whether the sink works: why there is no stream, whether anything was delivered, and whether
     deliveries fail now.
@@ -162,7 +166,7 @@ class ReportDigest(Struct, frozen=True):
 
 class Courier:
     def __init__(self, sink: Sink, parts: CourierParts, tally: DeliveryTally) -> None:
-        """A courier continues the tally of the one before: a sink that is paused or changed gets another courier."""
+        """A sink that is paused or changed gets a new courier, which continues the tally of the previous one."""
         self.sink = sink
         self._parts = parts
         self._is_stopping = False
@@ -182,7 +186,7 @@ class Courier:
             self._delivery.stop()
 
     def failing_seconds(self) -> float:
-        """For how long all attempts have failed; 0 if the last one succeeded."""
+        """How many seconds all attempts have been failing; 0 if the last one succeeded."""
         since = self._tally.failing_since
         return 0.0 if since is None else max(0.0, (self._parts.clock.now() - since).total_seconds())
 
@@ -234,7 +238,7 @@ class Courier:
                 self._problem = str(error)
                 failures += 1
                 log.info("The sink of subscription %s has no stream: %s", self.sink.subscription_id, error)
-            except Exception as error:  # whatever the error was, the sink must not be forgotten
+            except Exception as error:  # after any error, go on serving the sink
                 self._problem = f"{type(error).__name__}"
                 failures += 1
                 log.exception("Delivering to the sink of subscription %s failed", self.sink.subscription_id)
@@ -260,7 +264,7 @@ class Courier:
         try:
             joined = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Otherwise nobody would serve the stream that a thread is opening.
+            # A thread is still opening a stream that this courier will not serve: give the stream up once it is open.
             opening.add_done_callback(partial(_abandon_opened_stream, parts))
             raise
         self._problem = ""
@@ -292,7 +296,9 @@ def _abandon_opened_stream(parts: CourierParts, opening: asyncio.Future[JoinedSt
 
 
 class AttemptRecord(Struct, frozen=True):
-    """A remembered attempt: without its events, and without texts that are only made to be shown."""
+    """An attempt as reports keep it: without its events, and without texts that are made only when a client reads the
+    report.
+    """
 
     partition: EventTypePartition
     first: Position
@@ -427,9 +433,9 @@ class Delivery:
             self.stop()
 
     def stop_if_others_wait(self) -> None:
-        """Stop if another stream waits for a partition, which it gets when everything at hand is delivered: a slow sink
-        takes minutes. If the other stream still waits at the second check, this stream ends, and the next one gets its
-        share.
+        """Stop if another stream has waited for one of this stream's partitions for two checks in a row. Without this,
+        it would wait until everything at hand is delivered, which takes minutes with a slow sink. The courier's next
+        stream then gets its share of the partitions.
         """
         is_awaited = self._driver is not None and self._driver.session.is_awaited
         if is_awaited and self._was_awaited:
@@ -503,7 +509,7 @@ class Delivery:
         begun_at = self._parts.clock.monotonic()
         try:
             answer = await self._parts.get_sender(sink.type).deliver(attempt)
-        except Exception as error:  # a batch without an answer would never be sent again
+        except Exception as error:  # without an answer, the session would wait forever
             log.exception("An attempt for the sink of subscription %s failed", sink.subscription_id)
             answer = Answer(None, f"{type(error).__name__}: {error}")
         self._end_attempt(number, batch, answer, self._parts.clock.monotonic() - begun_at)
@@ -529,11 +535,11 @@ class Delivery:
 
         def end_commit(result: CommitResultByPartition | Exception) -> None:
             if threading.get_ident() == thread:
-                # In memory, a commit ends as soon as it begins. Its end must wait, because the session is still
+                # In memory, a commit ends as soon as it begins. Report its end later, because the session is still
                 # handling another fact.
                 self._loop.call_soon(self._end_commit, action, attempts_left - 1, result)
                 return
-            with suppress(RuntimeError):  # the loop was closed: no stream is left on it
+            with suppress(RuntimeError):  # the loop is closed, so no stream needs the result
                 self._loop.call_soon_threadsafe(self._end_commit, action, attempts_left - 1, result)
 
         commit = self._parts.coordination.commit

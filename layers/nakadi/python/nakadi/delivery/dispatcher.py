@@ -1,9 +1,9 @@
 """The dispatcher of a process: finds the sinks that this process delivers to, and keeps a courier for each.
 
 Every process that serves streams has one. The processes need no leader: each knows which processes have a lease, and
-assigns a sink to the one with the highest hash of both names, so all of them agree. When a process starts or ends, only
-its own share of the sinks moves. While two processes see different leases, a sink may have two couriers, or none, for a
-moment: its subscription shares the partitions among their streams, as among any streams.
+assigns a sink to the process with the highest hash of the sink's and the process's names, so all processes agree. When
+a process starts or ends, only its share of the sinks moves. While two processes see different leases, a sink may have
+two couriers, or none, for a moment: its subscription shares the partitions among their streams, as among any streams.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOT_DELIVERING_MESSAGE = "This process does not deliver to sinks at the moment"
 
 
 def delivering_process(subscription_id: str, processes: Collection[str]) -> str:
-    """Which of these processes delivers to a sink."""
+    """The one of these processes that delivers to the sink of this subscription."""
     return max(processes, key=lambda name: hashlib.sha256(f"{name}/{subscription_id}".encode()).digest())
 
 
@@ -56,8 +56,10 @@ class KnownSinks:
         self._read: tuple[ChangeCounters, Mapping[str, Sink]] | None = None
 
     def read(self) -> Mapping[str, Sink]:
-        """The sinks by their subscriptions: the same object as before if there was no change."""
-        # The number is read before the sinks: if they change in between, the next look reads them again.
+        """The sinks by the ids of their subscriptions; if nothing has changed, the same object as at the previous call.
+        """
+        # The numbers of changes are read before the sinks: if a sink changes in between, the next look reads the sinks
+        # again.
         changes = self._repository.registry.change_counters()
         if self._read is None or self._read[0] != changes:
             self._read = changes, {each.subscription_id: each for each in self._repository.all()}
@@ -95,7 +97,8 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, ReportDigest] = {}
-        # By the sink's name and its time of creation: a sink that was removed and registered again begins at zero.
+        # By subscription and the sink's time of creation, so a sink that was removed and registered again begins at
+        # zero.
         self._tallies: dict[tuple[str, datetime], DeliveryTally] = {}
         self._found = _SinkAssignments("", (), {}, {})
         self._senders: dict[SinkType, Sender] = {}
@@ -103,8 +106,8 @@ class Dispatcher:
     async def run(self) -> None:
         """Deliver until the caller cancels this; then let attempts in progress finish.
 
-        This also ends when a program ends without closing its broker: the interpreter shuts down every executor before
-        it waits for the rest of the program, and each later look would fail.
+        `run` also returns when a program ends without closing its broker: the interpreter shuts down every executor
+        before it waits for the rest of the program, and each later look would fail.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -161,19 +164,21 @@ class Dispatcher:
             found = self._found = await self._run_in_thread(self._look_up_sinks)
             for courier, _ in self._couriers.values():
                 courier.check_up()
-            # First, because a courier that has ended still has a last report.
+            # Reports are written before `_match_couriers` drops couriers that have ended, because these still have a
+            # last report.
             await self._write_reports(found.known)
             self._match_couriers(found.sinks, found.known)
         except _ThreadsClosed:
             raise
-        except Exception:  # the next look may succeed; until then the couriers go on
+        except Exception:  # the next look may succeed; the couriers go on meanwhile
             log.warning("Looking for sinks failed, trying again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._parts.threads, function, *arguments)
         except RuntimeError as error:
-            # The executor itself raises this; an exception of the function comes with the result.
+            # This error comes from the executor, which is shut down; an exception of the function would come from
+            # `running`.
             raise _ThreadsClosed from error
         return await running
 
@@ -184,7 +189,7 @@ class Dispatcher:
             return _SinkAssignments(before.process_id, (), known, {})
         for each in {sink.type for sink in active.values()}:
             self._senders[each] = self._parts.get_sender(each)
-        # The lease comes first, so that assignments include this process.
+        # Take the lease before reading the leases, so that assignments include this process.
         name = self._parts.streams.ensure_process_lease()
         processes = {*self._live_processes(), name}
         if known is before.known and name == before.process_id and processes == before.processes:
@@ -195,7 +200,7 @@ class Dispatcher:
     def _match_couriers(self, sinks: Mapping[str, Sink], known: Mapping[str, Sink]) -> None:
         """Have a courier for each of these sinks in its present configuration, and for no other.
 
-        Known sinks that are paused have no courier, but this process may deliver to them again.
+        A paused sink has no courier, but its tally stays, because this process may deliver to it again.
         """
         for name, (courier, task) in tuple(self._couriers.items()):
             wanted = sinks.get(name)
@@ -221,12 +226,12 @@ class Dispatcher:
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            # After a second cancellation, there is no time left to wait for answers, but enough for the streams to
-            # leave.
+            # After a second cancellation, there is no time to wait for answers, but the streams can still give up their
+            # partitions.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Closed senders are not used again: a process delivers until it ends.
+            # The senders may be closed: this process never delivers again.
             for sender in tuple(self._senders.values()):
                 await sender.close()
 
@@ -237,7 +242,7 @@ class Dispatcher:
         digests: dict[str, ReportDigest] = {}
         for name, (courier, task) in self._couriers.items():
             if name not in known:
-                continue  # the sink is gone, and its report with it
+                continue  # the sink was removed, and its report with it
             digest, before = courier.report_digest(), self._reported.get(name)
             if before is None or task.done() or self._is_worth_reporting(before, digest):
                 due[name] = courier.report(self._found.process_id)
@@ -249,7 +254,9 @@ class Dispatcher:
         self._reported = {name: each for name, each in {**self._reported, **digests}.items() if name in self._couriers}
 
     def _is_worth_reporting(self, before: ReportDigest, digest: ReportDigest) -> bool:
-        """A change between working and failing is reported at once, anything else after a while."""
+        """Whether the report changed between working and failing. Such a change is reported at once, any other at the
+        next interval.
+        """
         if before.condition != digest.condition:
             return True
         waited = (digest.at - before.at).total_seconds()

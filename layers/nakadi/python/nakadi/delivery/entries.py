@@ -1,9 +1,9 @@
 """Events as entries of requests to a service: which entries share a request, and what the service's answers mean for
 the batch.
 
-Services take a few entries in a request, and report the result of each. So one entry may fail while a later one is
-accepted. Where a service keeps the order of a group, a request therefore has at most one entry of each group, and after
-a failure nothing more is sent: no event is stored before an earlier one of its group.
+Services such as SQS take a few entries in a request, and report the result of each. So one entry may fail while a later
+one is accepted. Where a service keeps the order of a group, a request therefore has at most one entry of each group,
+and after a failure nothing more is sent: no event is stored before an earlier event of its group.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def answer_of_entries(count: int, accepted: Collection[int], failures: Mapping[i
     delivered = next(index for index in range(count) if index not in accepted)
     text = failures[min(failures)].text[:MAX_ANSWER_CHARACTERS]
     failure = failures.get(delivered)
-    # Events that were not sent, because an earlier one failed, are sent first next time.
+    # An event that was not sent, because another one failed before its turn, has no failure, and the next attempt
+    # begins with it.
     is_blamed = failure is not None and failure.is_blamed
     return Answer(None, text, verdict=Verdict.FAILED if is_blamed else Verdict.LATER, delivered=delivered)

@@ -1,7 +1,7 @@
 """Sends the events of a batch to a service that takes a few events in a request: SQS, SNS or EventBridge.
 
-The SDK blocks, so it is called in threads. No timeout cuts a call off: its entries might otherwise arrive after later
-ones. The sender waits for each request, and begins none after the attempt's time has ended.
+The SDK blocks, so it is called in threads. No timeout abandons a call: entries of an abandoned call might arrive after
+later ones. The sender waits for each request, and begins none after the attempt's time has ended.
 """
 
 from __future__ import annotations

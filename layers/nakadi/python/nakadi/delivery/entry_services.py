@@ -24,7 +24,9 @@ REFUSED_CODES = frozenset({"InvalidArgument", "MalformedDetail", "ValidationExce
 """The codes that blame the event. With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
 
 CALLER_FAULTS = re.compile("kms|denied|throttl|nonexistent|notfound|token|overlimit", re.IGNORECASE)
-"""If a sender's fault has one of these texts in its code, the broker or its permissions are to blame, not the event."""
+"""If the code of a failure that the service calls the sender's fault contains one of these texts, the broker or its
+permissions are to blame, not the event.
+"""
 
 IDENTIFIER_PATTERN = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
@@ -35,7 +37,7 @@ class EntryService(Protocol):
     name: str
 
     def make_entry(self, target: Target, index: int, event: DeliveredEvent) -> Entry:
-        """An event as it is sent."""
+        """An event in the form in which the service takes it."""
 
     def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
         """Send a request, and return the failures by index. Raises the SDK's exceptions."""

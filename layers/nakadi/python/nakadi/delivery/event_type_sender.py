@@ -25,8 +25,8 @@ Publish = Callable[[str, bytes, Subject, str], BatchOutcome]
 
 
 class EventTypeSender:
-    """Publishing blocks, so threads do it. No timeout cuts it off: the batch might otherwise be stored after the next
-    one. The publisher itself gives up after a while.
+    """Publishing blocks, so it runs in threads. No timeout abandons it: an abandoned batch might be stored after the
+    next one. The publisher itself gives up after a while.
     """
 
     def __init__(self, publish: Publish, threads: Executor, writing_subject: Callable[[Sink], Subject]) -> None:
@@ -44,7 +44,8 @@ class EventTypeSender:
         try:
             return answer_of_publishing(await publishing)
         except (Outcome, Fault, Unavailable) as error:
-            # The event type is gone, may not be written to, or has no room: no event is to blame.
+            # The target event type was deleted, the subject may not write to it, or the broker is busy: no event is to
+            # blame.
             return Answer(None, str(error)[:MAX_ANSWER_CHARACTERS], verdict=Verdict.LATER)
 
     async def close(self) -> None:

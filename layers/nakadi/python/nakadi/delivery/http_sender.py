@@ -27,7 +27,7 @@ MAX_ANSWER_BYTES = 2000
 # How long the sender waits for the rest of an answer after its status.
 MAX_ANSWER_SECONDS = 2.0
 MAX_CONNECT_SECONDS = 10.0
-# Longer than a second, so that a sink with occasional deliveries keeps its connection.
+# How long an unused connection stays open: long enough that a sink with occasional deliveries keeps it.
 KEEP_ALIVE_SECONDS = 30.0
 
 USER_AGENT = "nakadi"
@@ -84,8 +84,8 @@ class HttpSender:
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEP_ALIVE_SECONDS,
-                # The name is resolved for each connection: whoever moves a service to another address expects
-                # deliveries there soon.
+                # The name is resolved for each connection: after a service moves to another address, deliveries soon go
+                # there.
                 use_dns_cache=False,
                 ssl=self._ssl_context or True,
                 socket_factory=self._open_socket,
@@ -98,7 +98,7 @@ class HttpSender:
         )
 
     async def _read_answer(self, response: aiohttp.ClientResponse) -> Answer:
-        """Read an answer. Its status counts even if the rest is broken or does not arrive."""
+        """Read an answer. The status is used even if the rest is broken or does not arrive."""
         retry_after = parse_retry_after(response.headers.get("retry-after"), self._now())
         if response.content.at_eof():
             # Most answers have nothing after the head.

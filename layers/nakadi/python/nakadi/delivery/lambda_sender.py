@@ -2,7 +2,7 @@
 
 A function may report which events of a batch it failed to process, as it does for SQS and Kinesis: it returns
 `{"batchItemFailures": [{"itemIdentifier": …}]}` with the events' `eid`, or their indices in the batch. As with Kinesis,
-the first of these counts: the events before it are delivered, and the rest is sent again.
+only the first reported event matters: the events before it count as delivered, and the rest is sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAILURES, IDENTIFIER = "batchItemFailures", "itemIdentifier"
 
 
 class LambdaSender:
-    """The SDK blocks, so threads call it. `get_calls` loads it at its first call."""
+    """The SDK blocks, so it is called in threads. `get_calls` imports the SDK at its first call."""
 
     def __init__(self, rules: TargetRules, get_calls: Callable[[], AwsCalls], threads: Executor) -> None:
         self._rules = rules
@@ -60,7 +60,9 @@ class LambdaSender:
 
 
 def answer_of_failed_call(failure: CallFailed) -> Answer:
-    """A lost or late answer counts against the batch; if the function is missing, or busy, no event is to blame."""
+    """A rejected request, and a lost or late answer, count against the batch. If the function is missing or busy, no
+    event is to blame.
+    """
     counts = failure.blames_request or failure.may_have_arrived
     verdict = Verdict.FAILED if counts else Verdict.LATER
     return Answer(failure.status, str(failure)[:MAX_ANSWER_CHARACTERS], verdict=verdict)
@@ -70,13 +72,14 @@ def answer_of_failed_events(failed: Sequence[str], eids: Sequence[str | None]) -
     """The answer of a function that reports these events as failed; `eids` are the ids of the batch."""
     places: dict[str, int] = {}
     for place, eid in enumerate(eids):
-        # A name may be the id of one event and the index of another. The earlier of the two counts, so no event is
-        # lost.
+        # A name may be the id of one event and the index of another. It then stands for the earlier event, so none
+        # counts as delivered by mistake.
         for name in (eid or "", str(place)):
             places.setdefault(name, place)
     first = min((places.get(each, -1) if each else -1) for each in failed)
     if first < 0:
-        # The meaning is unclear, so no event counts as delivered.
+        # The function named an event that is not in the batch, so it is unclear which events failed, and none counts as
+        # delivered.
         text = f"{FAILURES} names what is not in the batch: {', '.join(failed)}"
         return Answer(200, text[:MAX_ANSWER_CHARACTERS], verdict=Verdict.FAILED)
     text = f"{FAILURES} names {len(failed)} of {len(eids)} events, first {eids[first] or first}"

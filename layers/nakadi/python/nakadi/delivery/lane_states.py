@@ -21,7 +21,7 @@ class LaneState(Enum):
     BLOCKED = "blocked"
     """The lane has found the event that the sink fails at; the subscription's policy decides what happens to it."""
     ENDED = "ended"
-    """Undelivered events are back in the queue."""
+    """The attempts of the lane are over; undelivered events are back in the queue."""
 
 
 class LaneFact(Enum):
@@ -29,7 +29,7 @@ class LaneFact(Enum):
     DELIVERED = "delivered"
     FAILED = "failed"
     FOUND = "found"
-    """An attempt failed, and its only event is to blame."""
+    """An attempt with a single event failed as often as the policy allows, and that event is to blame."""
     DUE = "due"
     """The time for the next attempt has come."""
 

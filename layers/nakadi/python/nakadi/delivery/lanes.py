@@ -1,15 +1,16 @@
 """The deliveries of one stream of a sink: which events go into a batch, and what follows from the answer.
 
-It never waits, and knows no clock, no store and no network: facts come in as method calls, and each returns the actions
-that follow. A batch goes through its attempts in a lane. The queue of its partition (`queues.py`) says which events may
-be in lanes at the same time: the events of one batch, or events of different keys. So the order of a partition, or of a
-key, is kept, and a failing lane blocks only the events that have to follow it.
+This module never waits, and uses no clock, no store and no network: facts come in as method calls, and each call
+returns the actions that follow. A batch goes through its attempts in a lane. The queue of its partition (`queues.py`)
+says which events may be in lanes at the same time: the events of one batch, or events of different keys. So the order
+of a partition, or of a key, is kept, and a failing lane blocks only the events that have to follow it.
 
 A failed batch is tried again unchanged, under the same id, after growing pauses. If the sink fails repeatedly, the lane
 looks for the event that causes it: it sends halves, and continues with the failing half until a single event is left.
-The lane keeps that event, and the rest returns to the queue. The subscription's policy decides what happens next: if it
-names a number of attempts, the deliveries settle, and the next stream gives up the event; otherwise the lane keeps
-trying it. Only answers count against an event: if a sink cannot be reached, or asks for time, the lane waits.
+The lane keeps that event, and its other events return to the queue. The subscription's policy decides what happens
+next: if it limits the number of attempts, no further attempts begin, and the sink's next stream gives up the event;
+otherwise the lane keeps trying it. Only answers count against an event: if a sink cannot be reached, or asks the broker
+to wait, the lane waits without counting a failure.
 
 A partition has at most one commit in progress, and events delivered meanwhile share the next one. While batches of the
 partition go out one after the other, commits are some milliseconds apart, because they cost about as much as the
@@ -50,7 +51,9 @@ COMMIT_WAIT_SECONDS = 0.02
 """How long commits wait, because they cost about as much as deliveries, and more in stores that charge for each."""
 
 MAX_LANES_ALONE = 100
-"""How many events of a partition may be tried alone while others continue: a sink that fails at more fails at all."""
+"""How many failing events of a partition may be tried alone while other events continue. A sink that fails at more of
+them probably fails at all events.
+"""
 
 GONE_REASON = "the sink answered 410"
 
@@ -79,7 +82,7 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
 
 class DeliveryBatch(Struct, frozen=True):
     """Events of a partition in their order; `attempt` counts from 1. The events are adjacent, unless they were chosen
-    by their keys: then others lie between them.
+    by their keys: then there may be other events between them.
     """
 
     partition: EventTypePartition
@@ -141,16 +144,18 @@ class Lane:
     def __init__(self, of: PartitionDeliveries, runs: Runs) -> None:
         self.of = of
         self.state = LaneState.READY
-        # The events that are being sent, or will be sent again unchanged; and the events to send after them.
+        # `batch` has the events that are being sent, or will be sent again unchanged; `rest` has the events to send
+        # after them.
         self.batch: DeliveryBatch | None = None
         self.rest: Runs = runs
         self.due_at = inf
-        # The number of attempts that failed since the last delivery, and of those that events may have caused.
+        # `tries` is the number of failed attempts since the last delivery; `failures` counts those that events may have
+        # caused.
         self.tries = 0
         self.failures = 0
-        # The number of next events that are known to include a failing one.
+        # How many events, from the next one on, are known to include a failing event.
         self.suspects = 0
-        # Whether the lane's only event is the one that fails.
+        # Whether the lane tries a single event, which has failed by itself.
         self.is_alone = False
 
     def begin(self) -> DeliveryBatch:
@@ -176,7 +181,8 @@ class Lane:
     def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> Runs:
         """Record that the first events are delivered and the next one is not; return the delivered ones.
 
-        If the sink failed at the next event, that event is sent by itself. Earlier attempts do not count.
+        If the sink failed at the next event, that event is sent by itself. Failures of earlier attempts no longer
+        count.
         """
         batch = self.require_batch()
         head, rest = split_runs(batch.runs, delivered)
@@ -208,7 +214,9 @@ class Lane:
         self._enter_state_after(LaneFact.DUE)
 
     def take_surplus(self) -> Runs:
-        """Take the events that need not stay in the lane: all after an event that is tried alone."""
+        """Take the events that need not stay in the lane: those after an event that is tried alone, or all when the
+        lane has ended.
+        """
         if not self.is_alone and self.state is not LaneState.ENDED:
             return ()
         surplus, self.rest = self.rest, ()
@@ -240,15 +248,15 @@ class PartitionDeliveries:
         self.lanes: set[Lane] = set()
         # Whether the partition waits for its turn to begin a lane.
         self.has_turn = False
-        # Until when the next commit may wait.
+        # The time until which the next commit may wait.
         self.commit_due_at = inf
         self.is_committing = False
         self._is_uncommitted = False
         self._last_commit_at = -inf
 
     def may_begin(self, max_in_flight: int) -> bool:
-        """Whether another lane may begin. Lanes with a single failing event block no others, unless there are very many
-        of them.
+        """Whether another lane may begin. Lanes with a single failing event block no other lanes, unless there are very
+        many of them.
         """
         if not self.queue.may_take:
             return False
@@ -267,8 +275,8 @@ class PartitionDeliveries:
         self.commit_due_at = self._last_commit_at + self._commit_wait_seconds
 
     def put_back_surplus(self, lane: Lane, delivered: Runs) -> None:
-        """Put back the events that a lane does not need after it has delivered these, and release the events that
-        follow neither these nor any event still in the lane."""
+        """After a lane has delivered `delivered`, put back the events that it no longer needs. Unblock the events that
+        must follow these, unless they must also follow an event still in the lane."""
         surplus = lane.take_surplus()
         self.queue.give_back(surplus)
         if lane.state is LaneState.ENDED:
@@ -287,7 +295,7 @@ class PartitionDeliveries:
         return CommitDelivered(self.partition, self.queue.reached, self.queue.done_ahead())
 
     def find_failing_event(self) -> Position | None:
-        """The event that fails, once everything before it is delivered."""
+        """The event at which a blocked lane stopped, once everything before it is delivered; otherwise None."""
         blocked = (lane.require_batch().last for lane in self.lanes if lane.state is LaneState.BLOCKED)
         return next(filter(self.queue.is_next, blocked), None)
 
@@ -301,18 +309,20 @@ class PartitionDeliveries:
 class DeliverySession:
     def __init__(self, limits: DeliveryLimits, pick_share: PickShare) -> None:
         self.state = DeliveryState.DELIVERING
-        # Why the deliveries settle: the event to give up, or the reason to pause the sink.
+        # Why no further attempts begin: `given_up` is the event to give up, `pause_reason` the reason to pause the
+        # sink.
         self.given_up: tuple[EventTypePartition, Position] | None = None
         self.pause_reason = ""
         self._limits = limits
         self._pick_share = pick_share
         self._partitions: dict[EventTypePartition, PartitionDeliveries] = {}
-        # The waiters for a slot: lanes with their next attempt, and partitions that may begin a lane.
+        # Those that wait until another attempt may begin: lanes whose next attempt is due, and partitions that may
+        # begin a lane.
         self._turns: list[Lane | PartitionDeliveries] = []
         self._sending: dict[int, Lane] = {}
         self._waiting: set[Lane] = set()
         self._numbers = 0
-        # The sink has asked for time.
+        # No attempt begins before this time, because the sink has asked the broker to wait.
         self._hold_until = -inf
 
     @property
@@ -322,7 +332,7 @@ class DeliverySession:
     # Facts
 
     def receive(self, partition: EventTypePartition, runs: Runs, now: float) -> Sequence[DeliveryAction]:
-        """Events of a partition have arrived, in order and without gaps."""
+        """Take events of a partition, which arrive in order and without gaps."""
         of = self._partitions.get(partition)
         if of is None:
             of = self._partitions[partition] = PartitionDeliveries(partition, self._limits)
@@ -331,7 +341,7 @@ class DeliverySession:
         return self._next_attempts(now)
 
     def handle_answer(self, number: int, answer: Answer, now: float) -> Sequence[DeliveryAction]:
-        """An attempt has ended. An answer to an attempt that has already ended has no effect."""
+        """Record the end of an attempt. An answer to an attempt that has already ended has no effect."""
         lane = self._sending.pop(number, None)
         if lane is None:
             return ()
@@ -351,8 +361,9 @@ class DeliverySession:
         return [*self._due_commits(lane.of, now), *self._next_attempts(now)]
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
-        """A commit has ended. If it failed, the next stream sends the delivered events again, so nothing after them may
-        be delivered or given up: the next stream would mistake another event for the one that failed.
+        """Record the end of a commit. If it failed, the next stream sends the delivered events again, so this stream
+        may neither deliver nor give up any event after them: the next stream would mistake another event for the one
+        that failed.
         """
         of = self._partitions[partition]
         of.is_committing = False
@@ -367,7 +378,7 @@ class DeliverySession:
         return self._due_commits(None, now)
 
     def tick(self, now: float) -> Sequence[DeliveryAction]:
-        """Time has passed."""
+        """Do what is due at `now`."""
         for lane in [each for each in self._waiting if each.due_at <= now]:
             lane.mark_due()
             self._waiting.remove(lane)
@@ -375,7 +386,7 @@ class DeliverySession:
         return [*self._due_commits(None, now), *self._next_attempts(now)]
 
     def next_tick_at(self) -> float:
-        """When the next tick has something to do, unless a fact comes first."""
+        """The time at which `tick` next has something to do, unless another fact comes first."""
         if self.state is not DeliveryState.DELIVERING:
             return inf
         due_at = min((lane.due_at for lane in self._waiting), default=inf)
@@ -415,7 +426,7 @@ class DeliverySession:
             self._waiting.add(lane)
         elif lane.state is LaneState.READY:
             self._turns.append(lane)
-        # After the others, so that each partition has its turn.
+        # The partition goes to the end of the queue, so that each partition has its turn.
         self._queue_for_turn(of)
         if self.state is DeliveryState.DELIVERING and (found := of.find_failing_event()) is not None:
             self.given_up = (of.partition, found)
@@ -459,8 +470,8 @@ class DeliverySession:
         return lane
 
     def _settle_if_finished(self) -> None:
-        """Deliveries are finished only when all delivered events are committed: the next stream begins there, and takes
-        its first event for the one to give up.
+        """Deliveries are finished only when all delivered events are committed: the next stream begins after them, and
+        its first event must be the one to give up.
         """
         is_committing = any(of.is_committing for of in self._partitions.values())
         if self.state is DeliveryState.SETTLING and not self._sending and not is_committing:
@@ -471,7 +482,9 @@ class DeliverySession:
 
 
 def _is_part(lane: Lane, answer: Answer, verdict: Verdict) -> bool:
-    """Whether the rest counts as a new batch: something was delivered, or the first event is to blame."""
+    """Whether the undelivered events count as a new batch: because some events were delivered, or because the first of
+    several is to blame.
+    """
     if answer.delivered == 0 and verdict is Verdict.FAILED:
         return lane.batch is not None and lane.batch.count > 1
     return bool(answer.delivered)

@@ -1,7 +1,7 @@
 """The queues of a partition: which of its events wait, which may be sent next, and up to which position everything is
 delivered.
 
-`InOrderQueue` lets one batch go at a time. `KeyedQueue` releases events of different keys at the same time, and the
+`InOrderQueue` releases one batch at a time. `KeyedQueue` releases events of different keys at the same time, and the
 events of one key batch after batch. Events without a key are in the order of their partition, as if they shared a key.
 """
 
@@ -34,13 +34,15 @@ class DeliveryQueue(Protocol):
         """The next events that may share a batch, at most `limit`, in the order of their positions."""
 
     def give_back(self, runs: Runs) -> None:
-        """Put back taken events, to be sent later. The events that must follow them stay blocked."""
+        """Put back events that were taken, so that they are taken again later. The events that must follow them stay
+        blocked.
+        """
 
     def complete(self, runs: Runs) -> None:
-        """Record that taken events are delivered. The events that must follow them stay blocked."""
+        """Record that events which were taken are delivered. The events that must follow them stay blocked."""
 
     def release(self, runs: Runs, but: Runs = ()) -> None:
-        """Unblock the events that must follow these, unless they must also follow the events in `but`."""
+        """Unblock the events that must follow `runs`, unless they must also follow events in `but`."""
 
     def is_next(self, position: Position) -> bool:
         """Whether everything before a position is delivered."""
@@ -112,7 +114,7 @@ class InOrderQueue:
 
 
 class KeyedQueue:
-    """A queue in which each event is its own run, with a key and a place among the events of that key."""
+    """A queue that holds each event separately, with its key, in the order of the events with that key."""
 
     def __init__(self) -> None:
         # The waiting events, by key.
@@ -120,8 +122,8 @@ class KeyedQueue:
         # The first position of each waiting key that is not blocked, as a heap without duplicates.
         self._free: list[tuple[Position, str | None]] = []
         self._blocked: set[str | None] = set()
-        # Events in the order in which they came, beginning with the first undelivered one; and which of them are
-        # delivered.
+        # `_order` has the events in the order in which they came, from the first undelivered one; `_delivered` has
+        # those that are delivered.
         self._order: deque[Position] = deque()
         self._delivered: set[Position] = set()
         self._reached: Position | None = None
@@ -138,7 +140,7 @@ class KeyedQueue:
     def receive(self, runs: Runs) -> None:
         for event in _single_events(runs):
             if self._reached is None:
-                # Everything before the first event is consumed, or not for this sink.
+                # Everything before the first event is already consumed, or the filter of the sink excludes it.
                 self._reached = Position(event.end.timeline, event.end.offset - 1)
             self._order.append(event.end)
             key = _key_of_event(event)
@@ -203,7 +205,7 @@ def _keys_of(runs: Runs) -> set[str | None]:
 
 
 def _key_of_event(event: EventRun) -> str | None:
-    # A log provides the text of events only if they have nothing else.
+    # A log makes records lazily only if its events have nothing besides their text, so these have no key.
     return event.chunk.records[event.first].key if event.chunk.lazy is None else None
 
 

@@ -52,7 +52,9 @@ from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTI
 from nakadi.subscriptions.api.resource import SUBSCRIPTION_BUSY_MESSAGE, SUBSCRIPTION_WRITE_ATTEMPTS
 
 COPIES_KIND, ALL_COPIES = "sink-copies", "all"
-"""A document that every registration of a copying sink rewrites: two simultaneous ones could form a cycle."""
+"""The kind and key of a document that every registration of a copying sink rewrites, because two simultaneous
+registrations could form a cycle.
+"""
 
 SINKS_PER_QUERY = 1000
 
@@ -93,7 +95,9 @@ class SinkRepository(Struct, frozen=True):
             after = page[-1].key
 
     def write(self, sink: Sink, subscription: Subscription, *conditions: DocumentChange) -> None:
-        """Replace the revision that was read, if the subscription still exists. Raises `ChangedMeanwhile`."""
+        """Store a sink in place of the revision that was read, if the subscription still exists. Raises
+        `ChangedMeanwhile`.
+        """
         self.registry.write(
             PutDocument(SINKS_KIND, sink.subscription_id, _body_of_sink(sink), expected_revision=sink.revision),
             CheckRevision(SUBSCRIPTIONS, subscription.id, expected_revision=subscription.revision),
@@ -167,7 +171,7 @@ class StoredSink(Struct, frozen=True):
 
 
 class Sinks(Struct, frozen=True, kw_only=True):
-    """`safe` is None if nothing can be sealed; then there are no sinks."""
+    """`safe` is None if the broker has no key for secrets; then it has no sinks."""
 
     repository: SinkRepository
     subscriptions: Subscriptions
@@ -181,7 +185,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
     target_rules: TargetRules
 
     def failure_now(self, subscription_id: str) -> EndedAttempt | None:
-        """The last failure of a failing sink; None if it delivers, is paused, or does not exist."""
+        """The last failure of a failing sink; None if the sink delivers, is paused, or does not exist."""
         if self.safe is None:
             return None
         report = self.repository.find_report(subscription_id)
@@ -257,7 +261,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
 
     def restart_stream(self, subscription_id: str, subject: Subject) -> None:
-        """Have the sink, if there is one, read a new stream, which uses the present state of the subscription."""
+        """Make the sink, if there is one, read a new stream, which uses the present state of the subscription."""
         if self.repository.find(subscription_id) is not None:
             now = now_in_milliseconds(self.clock)
             self._change(
@@ -267,7 +271,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
             )
 
     def rotate_secret(self, subscription_id: str, subject: Subject) -> StoredSink:
-        """Sign with a new secret, and also with the previous one until that expires."""
+        """Generate a new secret, and sign with it; until the previous secret expires, sign with that too."""
         safe, now = self._require_safe(), now_in_milliseconds(self.clock)
         generated = generate_secret()
 
@@ -284,7 +288,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return StoredSink(self._change(subscription_id, subject, rotate_secret), False, generated)
 
     def require_changeable(self, subscription_id: str, subject: Subject) -> Sink:
-        """The sink, if the subject may change it."""
+        """The sink, if the subject may change it. Raises otherwise."""
         self._permitted_subscription(subscription_id, subject, Operation.VIEW, Operation.ADMIN)
         return self.repository.get(subscription_id)
 
@@ -335,10 +339,10 @@ class Sinks(Struct, frozen=True, kw_only=True):
     def _require_no_circle(
         self, draft: SinkDraft, event_types: Collection[str], subscription_id: str | None = None
     ) -> Sequence[DocumentChange]:
-        """Raise if events would come back to an event type of the subscription. Returns the condition under which they
-        do not.
+        """Raise if events would come back to an event type of the subscription. Return a condition for the write, which
+        makes it fail if that may have changed.
 
-        The copies by the subscription's own sink do not count, because that sink is replaced.
+        The copies that the subscription's present sink makes are ignored, because the new sink replaces it.
         """
         if draft.type != SinkType.EVENT_TYPE:
             return ()

@@ -64,7 +64,9 @@ def parse_target(sink_type: SinkType, arn: str) -> Target | None:
 
 
 class TargetRules(Struct, frozen=True):
-    """The patterns of ARNs that the broker may deliver to, with `*` for any text; without a pattern, none."""
+    """The patterns of ARNs that the broker may deliver to, with `*` for any text. Without patterns, the broker may
+    deliver to no target in AWS.
+    """
 
     patterns: tuple[str, ...] = ()
 
@@ -78,5 +80,5 @@ def find_target(sink: Sink, rules: TargetRules) -> Target | None:
 
 
 def refusal_of_target(sink: Sink) -> Answer:
-    """The answer that replaces an attempt. The events wait until the settings allow the target again."""
+    """The answer to use without an attempt, if the settings do not allow the target. The events wait until they do."""
     return Answer(None, f"Deliveries may not go to {sink.target}, see NAKADI_SINK_TARGETS", verdict=Verdict.LATER)
