@@ -33,8 +33,7 @@ from nakadi.subscriptions.api.stats import SubscriptionStats, TroubledSubscripti
 
 
 class SubscriptionServices(Struct, frozen=True, kw_only=True):
-    """The services of subscriptions that streams and housekeeping need, and on which the services for requests build.
-    """
+    """The services of subscriptions that streams and housekeeping need; the services for requests build on them."""
 
     subscriptions: Subscriptions
     offset_initialisation: OffsetInitialisation

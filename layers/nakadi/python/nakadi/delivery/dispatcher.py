@@ -56,8 +56,7 @@ class KnownSinks:
         self._read: tuple[ChangeCounters, Mapping[str, Sink]] | None = None
 
     def read(self) -> Mapping[str, Sink]:
-        """The sinks by the ids of their subscriptions; if nothing has changed, the same object as at the previous call.
-        """
+        """The sinks by the ids of their subscriptions; if nothing has changed, the object of the previous call."""
         # The numbers of changes are read before the sinks: if a sink changes in between, the next look reads the sinks
         # again.
         changes = self._repository.registry.change_counters()
