@@ -11,7 +11,9 @@ from nakadi.model.outcomes import BadSetting
 
 
 def test_targets_in_aws_need_the_sdk(monkeypatch):
-    """Without the SDK, the broker does not start: deliveries would fail, and their events would be blamed. (X38)"""
+    """A broker whose settings allow targets in AWS does not start without the AWS SDK: every delivery to such a target
+    would fail, and its events would be blamed. (X38)
+    """
     with closing(open_broker(Settings(sink_targets=("arn:aws:sqs:*",)))) as broker:
         assert broker.side_tasks
         monkeypatch.setattr(deliveries, "find_spec", lambda _: None)

@@ -30,8 +30,9 @@ def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):
 
 
 def test_an_archive_that_is_not_mounted_has_no_figures(tmp_path):
-    """A folder without the archive's marker may be an empty mount point: the disk below says nothing about the archive.
-    (L80)"""
+    """A folder without the archive's marker has no figures: it may be an empty mount point, and the disk under it says
+    nothing about the archive. (L80)
+    """
     assert read_sample("nakadi_disk_free_bytes", "archive", archive=str(tmp_path)) == 0
 
 

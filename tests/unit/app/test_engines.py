@@ -48,8 +48,9 @@ def test_an_engine_is_imported_when_it_is_asked_for():
     "open_store", [engines.open_log_index, engines.open_coordination], ids=["log index", "coordination"]
 )
 def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch):
-    """A scheme that only registries have is refused for other stores, and the message lists the schemes of those
-    stores."""
+    """A scheme that only registries have is refused as a log index and as a coordination; the message lists the schemes
+    that can be one.
+    """
     monkeypatch.setattr(engines, "REGISTRY_OPENERS", {**engines.REGISTRY_OPENERS, "new": MemoryRegistry})
     with pytest.raises(BadSetting, match="'new://here'; it begins with one of: memory, sqlite, dynamodb"):
         open_store("new://here")
@@ -107,7 +108,8 @@ def test_every_engine_is_in_the_tables_of_the_contract_suites(openers, tested):
 
 
 def test_every_folder_of_engines_is_opened():
-    """An engine without an entry in a table of openers could not be selected by a setting."""
+    """Every folder of engines has an entry in a table of openers; without an entry, no setting could select the engine.
+    """
     source = Path(engines.__file__)
     folders = {each.parent.name for each in source.parents[1].glob("engines/*/__init__.py")}
     opened = set(re.findall(r"from nakadi\.engines\.(\w+)", source.read_text()))

@@ -4,8 +4,8 @@ from nakadi.app.functions import make_http_function
 
 
 def test_bodies_that_come_often_are_compiled_while_a_function_starts(monkeypatch):
-    """While a function starts, it compiles the schemas that its areas name, so the first commit does not wait for
-    that.
+    """A function that serves commits compiles the schema of their bodies while it starts, so the first commit does not
+    wait for the compilation.
     """
     compiled = []
     monkeypatch.setattr("nakadi.openapi.checks.compile_body_schemas", lambda *names: compiled.extend(names))

@@ -86,7 +86,9 @@ FULL = Unavailable("/data/nakadi.db: database or disk is full")
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_a_known_cause_is_a_line_without_a_traceback(formatter):
-    """A fault of a store with a known cause is one line without a traceback; other handlers still get the traceback."""
+    """A fault of a store with a known cause is one line without a traceback. The record keeps its traceback for other
+    handlers.
+    """
     record = log_record("Append to %s failed", "order.placed", exc_info=(Unavailable, FULL, None))
 
     line = formatter.format(record)
@@ -97,8 +99,8 @@ def test_a_known_cause_is_a_line_without_a_traceback(formatter):
 
 
 def test_a_known_cause_is_logged_once_a_minute():
-    """A warning with the same cause passes again after a minute. Another cause, an error without a ticket and an
-    unknown fault always pass.
+    """A warning with the same cause is logged again after a minute. A warning with another cause, an error without a
+    ticket, and a fault with an unknown cause are always logged.
     """
     clock = HandMovedClock()
     lines = RepeatedCauseFilter(clock.monotonic)
@@ -119,7 +121,9 @@ def test_a_known_cause_is_logged_once_a_minute():
 
 
 def test_an_error_is_logged_once_for_each_ticket():
-    """Clients get the same ticket for the same cause, and its line leads all of them to the cause."""
+    """Faults with the same cause have the same ticket, so one line with that ticket leads every client's report to the
+    cause.
+    """
     clock = HandMovedClock()
     lines = RepeatedCauseFilter(clock.monotonic)
 

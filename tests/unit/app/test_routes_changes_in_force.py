@@ -246,8 +246,8 @@ def test_a_changed_subscription_is_in_force_in_every_process(processes):
 
 
 def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(processes):
-    """If the change was already made, but nobody waited for it, a request for the same change is answered once the
-    change is in force. (R295)
+    """If the change was already made, but no request waited until it was in force, a request for the same change is
+    answered once the change is in force. (R295)
     """
     assert partitions(processes.reader) == 1
     processes.writer.registration.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)

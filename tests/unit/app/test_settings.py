@@ -58,11 +58,15 @@ def test_authentication_is_complete_or_off(settings, named):
 
 @pytest.mark.parametrize("auth", ["jwt", "gateway"])
 def test_with_tokens_an_administrator_has_to_be_named(auth):
-    """There is no default administrator, whose name a client could take; a setting names the first administrator."""
+    """With authentication, there is no default administrator, because a client's token could have that name; a setting
+    names the first administrator.
+    """
     assert Settings(auth=auth).default_admins == ()
     assert Settings(auth=auth, default_admin=(("user", "ann"),)).default_admins == (("user", "ann"),)
 
 
 def test_without_tokens_the_default_administrator_is_shown():
-    """Without authentication, every client may do everything, and the lists show the default administrator. (R219)"""
+    """Without authentication, every client may do everything, and the lists of the broker's administrators contain the
+    default administrator. (R219)
+    """
     assert Settings().default_admins == (("service", "nakadi_admin"),)

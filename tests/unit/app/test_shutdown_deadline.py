@@ -69,7 +69,7 @@ def test_the_time_runs_from_the_signal_on():
 
 
 def test_a_process_that_ends_in_time_is_left_alone():
-    """Once everything is closed, nothing is killed."""
+    """A process that has closed everything before the deadline is not killed."""
     ended = RecordedExit()
     with started_threads() as started:
         with ShutdownDeadline(PATIENCE, end=ended) as grace:
@@ -90,7 +90,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
 
 
 def test_threads_at_work_are_reported_by_their_place():
-    """The log lists threads with the same work once, with their number, and no threads that wait for work."""
+    """The log lists threads that do the same work once, with their number, and lists no threads that wait for work."""
     with stuck_threads(2):
         assert "2 x test-asking in " in describe_busy_threads()
     assert "test-asking" not in describe_busy_threads()

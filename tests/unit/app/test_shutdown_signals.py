@@ -20,7 +20,7 @@ def steps_taken():
 
 @pytest.fixture
 def signals(monkeypatch, steps_taken):
-    """The signal handlers of a program, which are restored afterwards."""
+    """Install a program's signal handlers; the earlier ones are restored after the test."""
 
     def end(code):
         raise ProcessExit(code)

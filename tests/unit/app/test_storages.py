@@ -109,7 +109,7 @@ def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeyp
 
 
 def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
-    """A broker without Kafka's client library has no engine for such a storage."""
+    """A broker without Kafka's client library has no engine for a storage in Kafka."""
     monkeypatch.setattr(storages, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="it has no engine for it"):
         check_storage_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
@@ -117,7 +117,9 @@ def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
 
 @pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
 def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
-    """On one machine, another embedded storage uses the same file or memory, so it can always be reached. (R239)"""
+    """On one machine, another embedded storage uses the file or memory of the built-in one, so it can always be
+    reached. (R239)
+    """
     storage = Storage(id="orders", type=StorageType.EMBEDDED)
 
     assert storage_url(storage, built_in) == built_in
@@ -160,7 +162,7 @@ def test_a_log_that_two_storages_share_is_closed_once():
 
 
 def test_a_log_is_opened_once_and_closed_with_the_others():
-    """The first request for a storage's log opens the log, and later requests get the same one."""
+    """The first request for a storage's log opens the log, and later requests get the same log."""
     opened = []
 
     def open_for(storage):
@@ -186,7 +188,9 @@ def test_an_unknown_storage_is_out_of_reach():
 
 
 def test_no_log_is_opened_once_they_are_closed():
-    """After closing, a request gets no log, because nobody would close it."""
+    """Once the logs are closed, a request for a storage's log is refused: nobody would close a log that was opened
+    then.
+    """
     opened = []
     logs = StorageLogs(
         MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append

@@ -65,7 +65,7 @@ def test_other_attempts_have_none(attempt):
 
 
 def test_the_sender_is_closed():
-    """Closing the tracing sender closes the sender inside."""
+    """Closing the tracing sender closes the sender that it wraps."""
     receiver = AnsweringSender(Answer(200))
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(InMemorySpanExporter()), ratio=1)
     asyncio.run(TracedSender(receiver, tracer).close())

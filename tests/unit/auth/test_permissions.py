@@ -60,7 +60,8 @@ GRANTED = {
 @pytest.mark.parametrize(("attribute", "operation"), list(itertools.product(GRANTED, Operation)))
 def test_each_list_grants_its_operations(permissions, attribute, operation):
     """Admins administrate, readers read, writers write, and each of them views. A Nakadi admin views and administrates,
-    but neither reads nor writes events. All-data access reads. (R51, R55, R56, R57, R58, R59)"""
+    but neither reads nor writes events. A subject with all-data access reads. (R51, R55, R56, R57, R58, R59)
+    """
     assert permissions.allows(operation, LISTED, subject(attribute)) == (operation in GRANTED[attribute])
 
 
@@ -134,7 +135,9 @@ def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
     ],
 )
 def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklist, kind, name, producing, consuming):
-    """An entry blocks publishing or consuming, for an application or for any of the event types. (R226, R227)"""
+    """An entry of the blacklist blocks publishing or consuming, either for an application or for an event type; a
+    reader of several event types is blocked if one of them is. (R226, R227)
+    """
     blacklist.block(kind, name)
 
     assert assert_denied(lambda: permissions.require_producer(subject(ANN), "order.created")) == producing

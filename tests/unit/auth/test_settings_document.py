@@ -44,7 +44,7 @@ def test_a_change_is_read_at_once_by_the_process_that_made_it():
 
 
 def test_a_change_of_another_process_is_read_after_a_second():
-    """A process sees the changes of others once its cached document is too old. (R65, R226)"""
+    """A process sees the changes of other processes once its cached document is too old. (R65, R226)"""
     registry, clock = MemoryRegistry(), HandMovedClock()
     here, there = document(registry, clock), document(registry, clock)
     here.read()
@@ -83,7 +83,7 @@ def test_concurrent_changes_are_all_kept():
 
 
 def test_a_change_that_always_loses_is_refused_as_temporary():
-    """After a number of attempts, the client is told to try later."""
+    """A change that another process overtakes at every attempt is given up, and the client is told to try later."""
     with pytest.raises(TryLater):
         document(BusyRegistry(MAX_SETTINGS_WRITE_ATTEMPTS)).change(lambda _: {"a": 1})
 

@@ -52,13 +52,13 @@ ENTRIES = [
 
 
 def with_pairs(entries):
-    """Entries as this module has them: maps are lists of pairs."""
+    """Entries as the broker's reader returns them: maps are lists of pairs."""
     return [{**each, "names": [*each["names"].items()]} for each in entries]
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
 def test_a_file_of_others_is_read(codec):
-    """Records are read from several blocks, with the texts in the header."""
+    """From a file that fastavro has written, the records of several blocks are read, and the metadata in the header."""
     content = BytesIO()
     fastavro.writer(content, SCHEMA, ENTRIES, codec, metadata={"content": "data"}, sync_interval=100)
 
@@ -70,7 +70,9 @@ def test_a_file_of_others_is_read(codec):
 
 @pytest.mark.parametrize("entries", [ENTRIES, []])
 def test_others_read_what_is_written(entries):
-    """Another reader finds the same records and header, and writing again gives the same bytes."""
+    """fastavro reads the records and the metadata of a written file. If the broker reads that file and writes it again,
+    the bytes are the same.
+    """
     file = AvroFile({"avro.schema": json.dumps(SCHEMA).encode(), "content": b"data"}, b"s" * 16, with_pairs(entries))
 
     content = write_avro_file(file)

@@ -169,8 +169,8 @@ class TestWithAWatch:
         assert setup.asked == {"changes": 1, "a": 1}
 
     def test_quick_work_is_never_interrupted_by_all_at_once(self, setup: CacheSetup):
-        """Shortly before the cache is too old, one piece of quick work goes to a thread that reads again, so the
-        others can continue.
+        """Shortly before the cache is too old, one caller that must not block is sent to a thread, which reads the
+        changes; the others still get the cached value.
         """
         setup.get()
         setup.clock.move(0.6)
@@ -354,7 +354,7 @@ class TestSeveralProcesses:
         assert len(looks) == 2
 
     def test_numbers_of_two_processes_never_hide_a_change(self, counters):
-        """Each process counts separately, so the numbers differ after every change by either."""
+        """Each process counts its changes separately, so the numbers differ after every change by either process."""
         seen = [counters[0].counts_of_all_processes()]
         for counter in (counters[0], counters[1], counters[1], counters[0]):
             counter.count_change()

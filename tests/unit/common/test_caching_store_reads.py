@@ -26,7 +26,7 @@ TABLES = f"dynamodb://test?region={REGION}"
 
 
 class MachineTime:
-    """The two clocks of the machine, which move with the broker's."""
+    """The two clocks of the machine, which move with the brokers' clock."""
 
     def __init__(self, clock: HandMovedClock) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class TestPublishing:
             assert brokers.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
 
     def test_goes_by_a_block_in_time(self, brokers: BrokersOnAws):
-        """A block by another process takes effect once the cached second is over."""
+        """A block that another process has set takes effect within a second."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             [name] = brokers.make_event_types(broker, 1)
             broker.permissions.require_producer(UNAUTHENTICATED, name)
@@ -157,7 +157,9 @@ class TestStreaming:
             assert brokers.calls(a_minute) == {"GetItem": 60}
 
     def test_sees_what_other_processes_change(self, brokers: BrokersOnAws):
-        """The one event type that changed is reported, and so is a block of all event types."""
+        """Of many event types, one that another process has changed is read again, and one that it has blocked is
+        refused; the others stay cached.
+        """
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             names = brokers.make_event_types(broker, 20, topics=False)
             verdicts = self._verdicts(broker, names)

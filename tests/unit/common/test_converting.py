@@ -12,8 +12,8 @@ from tests.support.processes import ROOT_ENVIRONMENT
 
 PACKAGE = Path(nakadi.__file__).parent
 
-# The first thread that reads a document examines the types of its fields, which takes long enough for others to begin,
-# too.
+# The first thread that reads a document examines the types of its fields, which takes long enough for other threads to
+# begin reading, too.
 READ_BY_THREADS = """
 import threading, time
 from msgspec import _utils

@@ -173,7 +173,7 @@ def test_failed_chores_are_counted(metrics):
 
 
 def test_a_process_reports_its_id(metrics):
-    """The id helps operators to find the process on its machine."""
+    """The metrics of a process contain its id, with which operators find the process on its machine."""
     assert read_sample(metrics, "nakadi_process_info", process=str(os.getpid())) == 1
 
 
@@ -295,7 +295,7 @@ def test_segments_that_cannot_be_read_are_counted():
 
 
 def test_reads_that_do_not_reach_the_archive_are_counted(metrics, tmp_path):
-    """A read of an archive whose file system is not mounted fails, and finds no damage."""
+    """A read from an archive whose file system is not mounted counts as a failed read, and not as damage."""
     store = FolderStore(tmp_path / "archive")
     with closing(SegmentCache(store, metrics=metrics)) as segment_cache, pytest.raises(Unavailable):
         segment_cache.read_segment("t", 0, MISSING_SEGMENT)
@@ -368,7 +368,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 
 
 def test_turns_that_are_waited_for_are_reported(metrics):
-    """While one thread has the turn, the threads that wait for it are counted."""
+    """While one thread has its turn at long work, the threads that wait for a turn are counted."""
     turns = LongWorkQueue()
     metrics.turns_waiting.add_source(lambda: {("publishing",): turns.waiting_count})
     with turns.wait_for_turn(lambda: False):

@@ -75,7 +75,7 @@ def test_only_a_few_wait():
 
 
 def test_who_has_gone_does_not_wait():
-    """A client that has closed its connection gives up its turn."""
+    """A request whose client has closed the connection stops waiting for a turn."""
     turns = LongWorkQueue(timeout_seconds=PATIENCE)
     with occupied_turn(turns), pytest.raises(TryLater, match="given up"), turns.wait_for_turn(lambda: True):
         pytest.fail("it is not its turn")

@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
     ],
 )
 def test_verdicts(answer, verdict):
-    """A redirect is not a success, and is not followed. (X15, X18)"""
+    """The status of an answer decides what becomes of the batch; a redirect is not a success. (X15, X18)"""
     assert verdict_of(answer) is verdict
 
 
@@ -40,5 +40,5 @@ def test_verdicts(answer, verdict):
     ],
 )
 def test_retry_after(text, seconds):
-    """The header has a number or a date, and counts for an hour at most. (X14)"""
+    """`Retry-After` has a number of seconds or a date, and is limited to an hour. (X14)"""
     assert parse_retry_after(text, NOW) == seconds

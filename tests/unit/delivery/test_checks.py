@@ -50,7 +50,9 @@ def test_a_plain_sink_is_fine():
     ],
 )
 def test_urls(url, part):
-    """Only https, and no URL that hides where it leads. (X20, X21)"""
+    """The URL of a sink must be absolute and use https, and must have no password, no fragment and no internal address.
+    (X20, X21)
+    """
     assert part in violations_by_path(target=url)["url"]
 
 

@@ -45,7 +45,7 @@ def test_the_dispatcher_ends_silently_when_its_threads_accept_no_work(caplog):
     without an error.
     """
     threads = ThreadPoolExecutor(1)
-    # Before the next look, as when a program ends.
+    # The threads are closed before the dispatcher looks for the next time, as when a program ends.
     repository = FailingRepository(lambda _: threads.shutdown(wait=False))
 
     dispatcher = Dispatcher(repository, SimpleNamespace(threads=threads), list)
@@ -134,8 +134,9 @@ def two_processes(request, tmp_path):
 
 
 def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
-    """A newly registered sink is found within two intervals, and a sink whose process has died soon after its lease has
-    expired, as streams are. Each sink has one process at any time. (X1, X31, X32)"""
+    """A newly registered sink is found within two intervals. A sink whose process has died is found soon after the
+    lease of that process has expired, as streams are. Each sink has one process at any time. (X1, X31, X32)
+    """
     registry, clock, (first, second) = two_processes
     assert 2 * LOOK_INTERVAL_SECONDS <= 5
     for each in (first, second, first):

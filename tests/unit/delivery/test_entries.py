@@ -14,7 +14,9 @@ BUSY, REFUSED = EntryFailure("busy", is_blamed=False), EntryFailure("too long", 
     st.builds(RequestLimits, st.integers(1, 10), st.integers(1, 100)),
 )
 def test_requests_have_everything_once_within_the_limits_and_in_order(drawn, limits):
-    """A request has no two entries of one group, and the requests keep each group's order. (X43)"""
+    """Every entry is in one request. A request has no two entries of one group, and the requests keep each group's
+    order. (X43)
+    """
     entries = [Entry(index, {}, size, group) for index, (size, group) in enumerate(drawn)]
     requests = list(plan_requests(entries, limits))
     assert sorted(each.index for request in requests for each in request) == list(range(len(entries)))
@@ -51,5 +53,7 @@ def test_no_event_is_to_blame_for_a_service_that_is_busy():
 
 
 def test_events_that_were_not_sent_go_first():
-    """If the third event is refused, the second waits for the next request: it is not to blame. (X44)"""
+    """If the third event is refused, and the second was not sent, the batch is sent again from the second event, and
+    the third is not to blame yet. (X44)
+    """
     assert answer_of_entries(3, {0}, {2: REFUSED}) == Answer(None, "too long", verdict=Verdict.LATER, delivered=1)

@@ -122,7 +122,7 @@ def test_two_subscriptions_may_share_a_fifo_queue(sqs, clients):
 
 
 def test_a_deduplication_id_that_would_be_too_long_is_hashed(sqs, clients):
-    """Names of event types may be long. (X43)"""
+    """A deduplication id contains names that may be long; above the limit of SQS, its hash is sent instead. (X43)"""
     url, sink = a_queue(sqs, "long.fifo", **FIFO)
     for each in ("first", "second", "first"):
         named = replace(sink, subscription_id=each + "-" * 128)
@@ -219,7 +219,9 @@ def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
     "code", ["KMS.AccessDeniedException", "KmsThrottled", "AccessDenied", "RequestThrottled", "OverLimit"]
 )
 def test_permissions_and_rates_are_faults_of_no_event(code):
-    """SQS says that the sender is at fault, but the broker is. (X15, X44)"""
+    """SQS reports these errors as the sender's fault, but the broker's permissions and rates cause them, and no event
+    is to blame. (X15, X44)
+    """
 
     class RefusingQueue(AnsweringQueue):
         def send_message_batch(self, **request):
@@ -295,7 +297,9 @@ def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
 
 
 def test_no_request_begins_when_the_time_is_over():
-    """The events that were already sent count as delivered, and the rest are sent later. (X45)"""
+    """When the time for a delivery is over, the events that were already sent count as delivered, and the rest are sent
+    later. (X45)
+    """
     clock = HandMovedClock()
 
     def take_time(_):

@@ -1,4 +1,4 @@
-"""Invokes functions with a batch, and interprets their answers."""
+"""The sender that invokes a function with a batch, and interprets the function's answer."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ def test_a_function_that_the_settings_do_not_allow_is_not_invoked():
     ],
 )
 def test_what_a_function_returns(result, delivered):
-    """If the answer names no known event, nothing counts as delivered. (X40)"""
+    """If the function's answer names no known event, nothing counts as delivered. (X40)"""
     failed = failed_identifiers(result)
     assert bool(failed) == (delivered != "all")
     if failed:
@@ -174,7 +174,9 @@ def test_what_a_function_returns(result, delivered):
 
 
 def test_a_name_that_may_mean_two_events_means_the_first():
-    """A name is an id or a position. An event that may have failed does not count as delivered. (X40)"""
+    """A function names a failed event by its id or its position. If a name fits two events, the first of them and all
+    events after it count as not delivered. (X40)
+    """
     for eids, failed, delivered in ((["2", "b", "c"], "2", 0), (["a", "b", "1"], "1", 1), (["a", "a", "b"], "a", 0)):
         assert answer_of_failed_events([failed], eids).delivered == delivered
 

@@ -103,7 +103,7 @@ def test_a_partition_has_one_delivery_at_a_time_and_partitions_take_turns():
 
 
 def test_a_batch_is_tried_again_unchanged_and_under_its_id():
-    """A receiver that has seen the id has seen exactly these events. (X12)"""
+    """A receiver that has seen the id of a batch has seen exactly the events of that batch. (X12)"""
     session = a_session()
     [first] = session.receive(FIRST, [some_events(2)], 0)
     session.receive(FIRST, [some_events(2, start=2)], 0)
@@ -161,7 +161,7 @@ def test_halves_lead_to_the_event_that_fails():
 
 
 def test_without_a_policy_the_failing_event_is_tried_for_ever():
-    """Its partition stops, but no other partition does. (X17)"""
+    """Without a policy, the partition of the failing event stops, but no other partition does. (X17)"""
     session = a_session(batch_limit=4)
     receiver = Receiver(session, poison=[1])
     receiver.work([*session.receive(FIRST, [some_events(3)], 0)], times=100)
@@ -186,7 +186,7 @@ def test_a_fault_that_passes_costs_nothing():
 
 
 def test_410_ends_the_deliveries():
-    """The end waits for the deliveries that are under way. (X18)"""
+    """The end of the deliveries waits for those that are under way. (X18)"""
     session = a_session(max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     [other] = session.receive(SECOND, [some_events(1)], 0)
@@ -200,7 +200,9 @@ def test_410_ends_the_deliveries():
 
 
 def test_a_failed_commit_gives_nothing_up():
-    """The next stream begins at the committed offset: it would mistake another event for the failed one. (X16)"""
+    """If a commit fails, no event is given up: the next stream begins at the committed offset, and would mistake
+    another event for the failed one. (X16)
+    """
     session = a_session(batch_limit=1, max_in_flight=2, max_event_attempts=2)
     [first] = session.receive(FIRST, [some_events(2)], 0)
     _, failing = session.handle_answer(first.number, Answer(200), 0)
@@ -312,7 +314,7 @@ def test_a_batch_of_which_nothing_was_taken_in_yet_stays_as_it_is():
 
 
 def test_an_event_that_a_sink_names_is_given_up_after_its_attempts():
-    """The events before it are committed first. (X16, X35)"""
+    """The events before the one that the sink names are committed first. (X16, X35)"""
     session = a_session(max_event_attempts=1)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=1), 0)
@@ -381,7 +383,9 @@ def test_by_key_other_events_between_the_same_two_are_another_batch():
 
 
 def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
-    """Events that were delivered beyond it are committed ahead, so they are not delivered again. (X61)"""
+    """Events that were delivered after the first missing one are committed ahead, so they are not delivered again.
+    (X61)
+    """
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
     [commit] = session.handle_answer(begun[2].number, Answer(200), 0)
@@ -410,7 +414,7 @@ def test_by_key_a_failing_event_holds_up_its_key_alone():
 
 
 def test_by_key_an_event_is_given_up_once_all_before_it_are_delivered():
-    """The next stream takes the first event that is not consumed for the failed one. (X16, X62)"""
+    """Until then, the next stream would take the first event that is not consumed for the failed one. (X16, X62)"""
     session = a_session_by_key(max_in_flight=2, max_event_attempts=1)
     slow, failing = session.receive(FIRST, [keyed_events("a", "b")], 0)
     session.handle_answer(failing.number, Answer(500), 0)
@@ -465,7 +469,7 @@ def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
     world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
     world.run()
     [after, *_] = [each for each in world.called_at if each >= world.down_until]
-    # The longest pause, and the time that the simulation may let pass before its next step.
+    # The longest pause between attempts, and the time that the simulation may let pass before its next step.
     assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
     # Each process that takes over starts with short pauses.
     beginnings = world.streams * len(world.partitions)
@@ -473,7 +477,7 @@ def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
 
 
 def test_worlds_have_processes_that_are_killed():
-    """Otherwise, the worlds would show nothing about killed processes."""
+    """The simulations kill processes; otherwise, they would show nothing about processes that are killed."""
     worlds = [SinkWorld(seed, has_policy=False) for seed in range(10)]
     for each in worlds:
         each.run()
@@ -481,7 +485,9 @@ def test_worlds_have_processes_that_are_killed():
 
 
 def test_worlds_have_more_deliveries_at_once_than_partitions():
-    """Otherwise, the worlds would show nothing about deliveries by key. (X60)"""
+    """The simulations have more deliveries at once than partitions; otherwise, they would show nothing about deliveries
+    by key. (X60)
+    """
     worlds = [SinkWorld(seed, partition_count=1, parallel=Parallel.KEY) for seed in range(10)]
     for each in worlds:
         each.run()

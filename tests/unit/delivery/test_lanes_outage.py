@@ -23,7 +23,8 @@ SECONDS_BETWEEN_EVENTS = 4.0
 
 DOWN_FROM, DOWN_UNTIL, END = 600.0, 4200.0, 4800.0
 
-# How long an attempt and a commit occupy the event loop, which does one thing at a time, and how long a sink takes.
+# How long an attempt and a commit occupy the event loop, which does one thing at a time, and how long a sink takes to
+# answer.
 ATTEMPT_SECONDS, COMMIT_SECONDS, SINK_SECONDS = 0.001, 0.0005, 0.02
 
 
@@ -49,7 +50,9 @@ class SimulatedLoop:
 
 
 class SimulatedSink:
-    """A sink that gets an event every few seconds. Its stream hands over at most this many uncommitted events."""
+    """A sink for which an event is published every few seconds. Its stream hands over a limited number of uncommitted
+    events.
+    """
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, *, is_affected: bool) -> None:
         self.loop = loop

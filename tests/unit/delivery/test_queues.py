@@ -33,7 +33,7 @@ def test_what_goes_back_comes_again_before_what_follows_it():
 
 
 def test_a_key_stays_blocked_by_what_is_left_of_it():
-    """If half of a batch is delivered, the other half may still have the same key. (X60)"""
+    """If half of a batch is delivered, the other half may have the same key, so the key stays blocked. (X60)"""
     queue = a_queue("a", "a", "a", "b")
     delivered, left = split_runs(queue.take(2), 1)
     queue.release(delivered, but=left)

@@ -8,7 +8,9 @@ from nakadi.ports.registry import ChangedMeanwhile
 
 
 def test_two_simultaneous_copies_cannot_close_a_circle():
-    """Two copies may close a cycle together that neither closes alone. (X63)"""
+    """Two copies may together close a cycle that neither closes alone, so only one of two simultaneous copies is
+    registered. (X63)
+    """
     registry = MemoryRegistry()
     first, second = (SinkRepository(registry).no_new_copy_condition() for _ in range(2))
     registry.write(first)

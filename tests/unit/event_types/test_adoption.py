@@ -64,7 +64,9 @@ def adopt(broker, name, *drafts, storage="default"):
 
 
 def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):
-    """Orders, topics and end offsets are the other broker's; the event type's own timelines are removed. (R281)"""
+    """The event type gets the order, the topic and the end offsets of each of the other broker's timelines, and loses
+    its own. (R281)
+    """
     own = broker.event_types.get(name).timeline.topic
 
     adopt(broker, name, an_old(), open_timeline())

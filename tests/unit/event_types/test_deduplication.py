@@ -39,7 +39,7 @@ def test_the_storage_that_it_moves_to_counts_as_well():
 
 
 def test_the_field_counts_before_the_annotation():
-    """If both are set, the field takes precedence. (P156)"""
+    """If an event type has both the field and the annotation, the field takes precedence. (P156)"""
     both = an_event_type(deduplication=ONCE, annotations={DEDUPLICATION_ANNOTATION: "60"})
     annotated, neither = replace(both, deduplication=None), an_event_type()
     found = [each.deduplication_window for each in (both, annotated, neither)]

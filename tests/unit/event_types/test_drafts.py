@@ -29,7 +29,7 @@ def violations_of(**changes) -> list[tuple[str, str]]:
 
 
 def test_a_valid_draft_has_no_violations():
-    """The mandatory fields are sufficient. (R67, R70)"""
+    """A draft with only the mandatory fields is valid. (R67, R70)"""
     assert rule_violations(SOUND) == ()
     assert violations_of(owning_application="") == []
 
@@ -172,7 +172,9 @@ def test_an_owner_in_the_metadata_needs_no_value():
 
 
 def test_annotations_and_labels_are_checked():
-    """The keys and values of both are checked; a key is reported as it was sent. (R20, R252, R255, deviation)"""
+    """The keys and values of annotations and labels are checked; a key is reported as it was sent. (R20, R252, R255,
+    deviation)
+    """
     assert violations_of(annotations={"_My-Key": "a"}, labels={"ok": "!"}) == [
         ("annotations[_My-Key]", "Key name should start and end with a letter or a digit"),
         ("labels[ok]", "Should contain only allowed symbols"),

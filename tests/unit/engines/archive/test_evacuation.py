@@ -1,4 +1,4 @@
-"""Moves live members out of objects that are partly dead."""
+"""Moving live members out of objects that are partly dead."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def event(topic, offset):
 
 
 def add_object(index, store, key, places=PLACES):
-    """An object with two more events of each of these partitions."""
+    """Add an object with two more events of each of these partitions to the store and to the index."""
     content, members = b"", []
     for topic, partition in places:
         head = index.index_heads([(topic, partition)])[topic, partition]
@@ -185,8 +185,8 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
 
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
-    """The process that rewrites a partition may still refer to its new object; once the partition is free, nobody
-    will.
+    """While a process rewrites a partition, it may still refer to its new object; once the partition is free, no
+    process will.
     """
     store.put("compacted/ns/a/0/000-1.json.gz", member_format.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
@@ -232,7 +232,9 @@ def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monk
 
 
 def test_a_sweep_without_grace_leaves_young_objects_while_members_move(store, evacuation):
-    """A process that moves members refers to its new object later, although its events are already in the index."""
+    """While a process moves members, a sweep leaves its new object, to which the process refers only later, although
+    the events in the object are already in the index.
+    """
     store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 0)]))
     with evacuation.claimed():
         assert sweep(evacuation) == 0

@@ -1,4 +1,4 @@
-"""Merges many small segments into a few, despite any interruption."""
+"""Merging many small segments into a few, despite any interruption."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -146,7 +146,9 @@ def service():
 
 @pytest.fixture
 def in_dynamodb(service):  # noqa: ARG001  # the tables
-    """The same setup, with an index that a crash can leave half written."""
+    """The partitions and the indexer of `MergingSetup`, with an index in DynamoDB, which a crash can leave half
+    written.
+    """
     return MergingSetup(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
 
@@ -159,7 +161,9 @@ def test_many_small_neighbours_become_one(setup: MergingSetup):
 
 
 def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
-    """Events that are indexed after a plan stay after the merged piece, and are merged later if there are many."""
+    """Events that are indexed after a merge was planned stay after the merged segment, and are merged later if there
+    are many.
+    """
     [piece] = setup.merger.plan_merges("t", 0)
     setup.add(3)
     setup.merger.merge_group(piece)
@@ -190,7 +194,7 @@ def test_a_piece_does_not_last_too_long(setup: MergingSetup):
 
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
 def test_gaps_are_left_alone(setup: MergingSetup, gap):
-    """A segment that is not archived, or does not follow the one before it, is not part of a piece."""
+    """A segment that is not archived, or does not follow the one before it, is not merged with others."""
     segments = list(setup.index.segments_from("t", 0, 0, 1000))
     if gap == "not archived":
         segments[20] = IndexSegment(
@@ -205,7 +209,9 @@ def test_gaps_are_left_alone(setup: MergingSetup, gap):
 
 
 def test_readers_with_the_old_list_find_the_old_objects(setup: MergingSetup):
-    """Objects stay until a sweep; a reader that comes later reads the index again."""
+    """Objects stay until a sweep, so a reader with the earlier segments finds them; a reader that comes later reads the
+    index again.
+    """
     with closing(ArchiveReader(setup.index, SegmentCache(setup.store))) as reader:
         old = setup.index.segment_at_or_before("t", 0, 10)
         setup.merge()
@@ -246,7 +252,7 @@ def test_a_worker_whose_claim_is_over_changes_nothing(setup: MergingSetup, monke
 
 
 def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
-    """A segment that was replaced after it was read stays as the other worker wrote it."""
+    """A segment that another worker replaced after the merger had read it stays as that worker wrote it."""
     put = setup.store.put
 
     def put_and_erase(key, content):
@@ -276,7 +282,9 @@ def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
 
 
 def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
-    """If the beginning of a piece is removed, or its topic deleted, the merger leaves the piece to a later plan."""
+    """If the first of the segments to be merged are removed, or their topic is deleted, the merger leaves the rest to a
+    later plan.
+    """
     [piece] = setup.merger.plan_merges("t", 0)
     setup.index.drop_segments_before("t", 0, 10)
     assert setup.merger.merge_group(piece) == 0
@@ -287,7 +295,8 @@ def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
 
 
 def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
-    """A piece with a damaged object is reported with the reason, and stays unchanged."""
+    """If one of the objects to be merged is damaged, the merger reports the reason, and leaves the segments unchanged.
+    """
     setup.store.remove(["log/stream/shard/007"])
     [piece] = setup.merger.plan_merges("t", 0)
     for merger in (setup.merger, setup.a_merger(read_concurrently=True)):

@@ -1,4 +1,4 @@
-"""Reads segments, some of them in advance."""
+"""Reading segments, some of them in advance."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ MANY = 1_000_000
 
 
 class RoundByRoundStore(MemoryStore):
-    """A store whose objects arrive when the test releases them, all requested ones in one round."""
+    """A store that holds back reads until the test releases them: each round releases all reads that wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
 
 
 def test_what_one_reader_gives_up_another_still_gets():
-    """If two readers wait for the same objects, the one may end, and the other still gets its events."""
+    """If two readers wait for the same objects, one may end, and the other still gets its events."""
     store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * (CONCURRENT_READS + 4), store=store)
     with ThreadPoolExecutor(2) as threads, closing(setup.reader):
@@ -274,7 +274,7 @@ def test_readers_that_come_back_have_more_and_more_read_for_them():
 
 
 def test_readers_do_not_wait_for_more_together_than_one_may(monkeypatch):
-    """While one reader waits for as many bytes as are read ahead, another one reads only what it needs now."""
+    """While one reader waits for as many bytes as may be read ahead, another one reads only what it needs now."""
     setup = ReadingSetup(*[LARGE] * 8)
     lengths = [segment.location.length for segment in setup.segments]
     monkeypatch.setattr(segment_cache, "MAX_BYTES_READ_AHEAD", sum(lengths[1:3]))
@@ -380,7 +380,7 @@ def test_a_single_look_reads_nothing_ahead():
 
 
 def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup):
-    """A reader that knows a segment whose object has gone finds the object that replaced it."""
+    """A reader that knows a segment whose object was removed finds the object that replaced it."""
     old = setup.segments[0]
     setup.store.put("new", setup.store.content("object 0"))
     new = IndexSegment(

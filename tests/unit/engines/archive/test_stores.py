@@ -119,7 +119,7 @@ class AnsweringS3Client:
 
 
 def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
-    """S3 answers with 200, and names the objects that it did not remove: the caller is told."""
+    """If S3 answers with 200, but names objects that it did not remove, the caller learns which objects are left."""
     refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
     store = S3Store(AnsweringS3Client({"Errors": refused}), "archive")
     with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
 
 
 def test_a_url_names_the_store():
-    """No URL means no archive, and the refusal of an unknown one lists the known schemes."""
+    """No URL means no archive. The refusal of an unknown scheme lists the known ones."""
     assert open_archive_if_set("") is None
     assert isinstance(open_archive_if_set("memory:"), MemoryStore)
     assert isinstance(open_archive_if_set("data/archive"), FolderStore)
@@ -222,7 +222,7 @@ def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkey
 
 
 def test_a_bucket_without_versions_has_no_old_ones():
-    """All its objects are the latest versions, and removed objects no longer exist."""
+    """In a bucket without versioning, all objects are the latest versions, and removed objects no longer exist."""
     with aws():
         client = Session().create_client("s3", REGION)
         client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})

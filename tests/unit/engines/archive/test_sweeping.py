@@ -1,4 +1,4 @@
-"""Removing archive objects without references."""
+"""Removing archive objects to which no index refers."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The seam between the hot half of a log and its archive, and failures there."""
+"""The boundary between the hot half of a log and its archive, and failures on either side."""
 
 import threading
 from collections.abc import Iterator
@@ -304,7 +304,7 @@ class TestChores:
 
     @pytest.mark.usefixtures("broken_topic")
     def test_archiving(self, tiered_fixture: TieredLogFixture, caplog):
-        """All available events are archived, and the caller learns that others could not be."""
+        """The events of the other topics are archived, and the caller learns how many topics could not be archived."""
         tiered_fixture.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
             tiered_fixture.log.archive()
@@ -314,8 +314,9 @@ class TestChores:
 
 class TestArchiving:
     def test_counts_with_the_index(self, tiered_fixture: TieredLogFixture):
-        """An object that the index does not know does not exist: its events are written again under another name, and
-        it is removed."""
+        """An object to which the index does not refer does not count: its events are written again under another name,
+        and the object is removed.
+        """
         tiered_fixture.store_hours(4)
         extend = tiered_fixture.index.advance_head
         tiered_fixture.index.advance_head = lambda *_: False

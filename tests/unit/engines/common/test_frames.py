@@ -89,7 +89,9 @@ def test_what_is_no_frame_is_reported(frame, why):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200])
 def test_the_text_of_plain_events_comes_with_the_end_of_each(count):
-    """Cutting the text at these ends returns the events that were packed."""
+    """Plain events are read as one text with the end of each event; cutting the text at these ends returns the events
+    that were packed.
+    """
     records = [Record(b'{"number":%d}' % number) for number in range(count)]
     frame = frames.encode(records)
     text, ends = frames.text_and_ends(frame)

@@ -103,7 +103,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_parking(self, aws, coordination, fault):
-        """Events are parked once, and the cursor is moved once."""
+        """Despite passing faults, events are parked once, and the cursor is moved once."""
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
         assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
@@ -111,7 +111,9 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_the_rest(self, aws, coordination, fault):
-        """Reads, leases and forgetting succeed. (S72, S318)"""
+        """Despite a passing fault, leases are renewed and released, reads succeed, and a subscription's state is
+        removed. (S72, S318)
+        """
         for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
             aws.goes_wrong(operation, fault)
         coordination.renew_lease("one", LATER)

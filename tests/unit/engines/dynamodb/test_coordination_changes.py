@@ -146,7 +146,9 @@ class TestTogether:
 
 
 def test_changes_of_others_are_heard_within_a_second():
-    """A change and its echo are reported in time; the echo comes when the interval ends. (S198)"""
+    """Another process learns of a change within a second, and of further commits in the same interval, too, because it
+    checks once more after the interval has ended. (S198)
+    """
     assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
     assert CHANGE_POLL_INTERVAL_SECONDS + RECHECK_DELAY_SECONDS < 1.0
     assert RECHECK_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
@@ -218,7 +220,9 @@ class TestFeed:
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
-        """A process reports its own changes at once; but other changes may have followed in the same interval."""
+        """A process ignores its own notification, but checks once more later, because later commits by other processes
+        in the same interval write none.
+        """
         now = f"{int(clock.seconds * 1_000_000)}#1"
         items(
             CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"

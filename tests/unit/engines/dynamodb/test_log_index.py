@@ -133,7 +133,7 @@ def test_faults_that_pass_change_nothing(aws, index, doing, fault):
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_expired_credentials_are_reported(aws, index, doing):
-    """A final failure is reported at once, and the call succeeds once the cause has gone."""
+    """Expired credentials are reported at once, and the same call succeeds once they are renewed."""
     act, operation, expected = doing
     aws.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):

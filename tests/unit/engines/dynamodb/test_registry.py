@@ -49,7 +49,7 @@ LASTING = {
     "nonsense": cancellation_fault("ValidationError"),
 }
 
-# The call for each kind of change, and the document "a" afterwards at revision 2.
+# For each kind of change: the call that makes it, the change, and the revision that the document "a" then has.
 WRITES = {
     "a put": ("PutItem", [PutDocument(KIND, "a", {"n": 2}, expected_revision=1)], 2),
     "a creation": ("PutItem", [PutDocument(KIND, "b", {}, expected_revision=ABSENT_REVISION)], 1),
@@ -64,7 +64,8 @@ WRITES = {
 }
 
 
-# Each fault occurs with each kind of call; which change the call makes is invisible to a fault.
+# Each fault is tried with one write for each kind of call. The other writes make the same calls, so they are marked
+# `long`.
 FAULTED_WRITES = [
     pytest.param(
         WRITES[write],

@@ -17,7 +17,7 @@ from nakadi.engines.dynamodb.tables import COORDINATION_TABLE, DOCUMENTS_TABLE, 
     ids=lambda each: getattr(each, "name_suffix", ""),
 )
 def test_a_model_and_its_table_have_the_same_keys(table, model):
-    """The keys in the engine are those of the deployed table; expiry times are numbers."""
+    """The engine's model of a table has the keys of the deployed table; expiry times are numbers."""
     attributes = model.get_attributes().values()
 
     assert [(each.attr_name, each.attr_type) for each in attributes if each.is_hash_key] == [table.partition_key]
@@ -26,7 +26,7 @@ def test_a_model_and_its_table_have_the_same_keys(table, model):
 
 
 def test_every_table_has_its_model():
-    """There is a model above for every table."""
+    """Every deployed table is compared with a model in this module."""
     assert set(TABLES) == {DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE}
 
 

@@ -89,12 +89,14 @@ def running_tail(consumer, monkeypatch):
 
 
 def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkeypatch):
-    """A follower of a partition that is given up, and followed again from an earlier offset, gets every event from
-    there on."""
+    """If a partition is no longer followed, and is followed again from an earlier offset, its reader gets every event
+    from that offset on.
+    """
     consumer = FollowingConsumer()
     with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("t", 0), 100)
-        # While the consumer waits for an event after 100, the window is dropped, and another one begins at 90.
+        # While the consumer waits for an event after 100, the tail stops following the topic, and then follows it from
+        # 90.
         assert consumer.polling.acquire(timeout=PATIENCE)
         tail.stop_following_topic("t")
         tail.follow_partition(("t", 0), 90)

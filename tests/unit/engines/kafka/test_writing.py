@@ -44,8 +44,9 @@ def producer_calls(monkeypatch):
 
 
 def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_calls):
-    """A producer that has not asked gets the topic's id half a second late, and every request costs a round trip to the
-    cluster."""
+    """A producer looks up its topic twice before its first event, because it would otherwise get the topic's id half a
+    second late. It does not look it up again, because every request costs a round trip to the cluster.
+    """
     writer = a_writer()
     for number in range(10):
         records = {partition: [Record(b"%d" % number)] for partition in PARTITIONS}
@@ -59,7 +60,9 @@ def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_
 
 
 def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
-    """Without an answer, appends are delayed no further: they are refused when their time is up."""
+    """A producer whose first look-up is not answered makes no second one; its appends are refused when their time is
+    up.
+    """
     writer = a_writer(**{"test.mock.broker.rtt": "600000"})
     (outcome,) = writer.write(TOPIC, {0: [Record(b"1")]}).values()
     writer.close()

@@ -34,7 +34,7 @@ def test_a_frame_in_parts_comes_back_whole(frame, most):
 
 
 def test_a_whole_frame_comes_back():
-    """A record tells how many events it holds, and when they were stored."""
+    """A record states how many events it holds, and when they were stored."""
     assert envelopes.parse_envelope(envelopes.pack_frame(3, NOW, b"frame")) == Envelope(
         envelopes.WHOLE_FRAME, 3, NOW, b"frame"
     )
@@ -42,7 +42,7 @@ def test_a_whole_frame_comes_back():
 
 @pytest.mark.parametrize("data", [b"", b"n", b"nk", b"nk\x01" + bytes(12), b"xx" + bytes(30), b"nk\x09" + bytes(30)])
 def test_what_does_not_begin_like_a_record_is_none(data):
-    """Bytes of others are recognized as foreign, however short they are."""
+    """Bytes that other programs wrote are recognized as foreign, however short they are."""
     assert envelopes.parse_envelope(data) is None
 
 

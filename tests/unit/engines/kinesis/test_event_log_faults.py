@@ -44,13 +44,13 @@ def log(faulty_kinesis: FaultyKinesis):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Shorten the waits of the engine's modules; a module whose timeout has another name makes the fixture fail."""
+    """Shorten the time for which each module of the engine repeats failing calls."""
     for module in (continuity, gaps, indexing, scanning, shard_watch, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
 
 
 def test_every_module_that_waits_is_known():
-    """The waits of every module of the engine that gives up after a time are shortened in these tests."""
+    """These tests shorten the time for repetition in every module of the engine that has one."""
     folder = Path(continuity.__file__).parent
     waiting = {each.stem for each in folder.glob("*.py") if "RETRY_TIMEOUT_SECONDS" in each.read_text()}
     assert waiting == {"continuity", "gaps", "indexing", "scanning", "shard_watch", "tails"}

@@ -104,7 +104,9 @@ def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: H
 
 
 def test_an_idle_shard_is_no_gap(kinesis_hours: HoursOfKinesis, name: str):
-    """Housekeeping records that nothing waits: after days without events, offsets continue where they were."""
+    """Housekeeping records that no event waits to be indexed: after days without events, offsets continue where they
+    were.
+    """
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.index_all()
     for _ in range(8):
@@ -135,7 +137,9 @@ def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: HoursOfKinesis
 
 
 def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: HoursOfKinesis, name: str):
-    """Events that are appended to a topic that has been continued or deleted are in the topic that continues it."""
+    """Events that are appended to a topic that another topic continues are stored in the other topic, even after the
+    first one is deleted.
+    """
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
     log = kinesis_hours.broker.logs.for_storage("default")
@@ -214,7 +218,9 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
 def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
     kinesis_hours: HoursOfKinesis, name: str
 ):
-    """An offset beyond the end of a timeline is unavailable only for a moment."""
+    """A consumer at an offset beyond the end of its timeline gets a temporary error, and then continues at the start of
+    the next timeline.
+    """
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
 

@@ -17,7 +17,7 @@ def log(faulty_kinesis: FaultyKinesis):
 
 
 def arrival_of(faulty_kinesis: FaultyKinesis, number: int) -> int:
-    """When a record arrived, in milliseconds."""
+    """The time at which the record with this number arrived in the stream, in milliseconds."""
     stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
     return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[number].arrived_at_ms

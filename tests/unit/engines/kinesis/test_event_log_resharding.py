@@ -120,7 +120,7 @@ def follow(log: KinesisLog, partition: int, published: threading.Event | None = 
 
 
 def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait: float) -> EventSlice:
-    """Read, and repeat a read that is refused because too many wait, as may happen on a busy machine."""
+    """Read, and repeat a read that is refused because too many readers wait, as may happen on a busy machine."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -234,7 +234,7 @@ class TestWhileShardsSplitAndMerge:
 
 
 class OlderIndex:
-    """An older state of the index, for callers that read up to which record the shards are indexed."""
+    """An index that reports an older state when it is asked up to which record the shards are indexed."""
 
     def __init__(self, index: MemoryLogIndex, stream: str) -> None:
         self._index = index
@@ -273,7 +273,9 @@ class TestProcessesThatAreBehind:
             assert kinesis_world.index.index_heads(places) == indexed
 
     def test_begins_with_what_others_have_counted(self, kinesis_world: ReshardedStream):
-        """A reader that finds a partition indexed in an unknown shard adopts the count."""
+        """If the index has counted events of a partition in a shard that the reader does not know, the reader continues
+        from that count.
+        """
         shard_trees = ShardTreeCache(kinesis_world.a_stream())
         topics = TopicCache(kinesis_world.index, 60.0, ChangeWatch(kinesis_world.index.change_counters, SystemClock()))
         segment_cache = SegmentCache(kinesis_world.archive)

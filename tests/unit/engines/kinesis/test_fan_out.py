@@ -87,7 +87,7 @@ def publish(faulty_kinesis: FaultyKinesis, count: int = 1) -> None:
 
 
 def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
-    """While a shard's records are pushed, a watching process reads none of the shared pages."""
+    """While a shard's records are pushed to a watching process, the process does not read the shard."""
     asked: list[str] = []
     page = Stream.read_page
 
@@ -119,7 +119,9 @@ def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis
 
 
 def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kinesis):
-    """Within five seconds, Kinesis refuses another subscription: meanwhile, events are read as without fan-out."""
+    """Kinesis refuses another subscription within five seconds of the last one: meanwhile, events are read as without
+    fan-out.
+    """
     kinesis.pushes = False
     with following_watch(faulty_kinesis) as process:
         wait_until_subscribed(kinesis, 2)
@@ -134,7 +136,9 @@ def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kin
 
 @pytest.mark.parametrize("how", ["most", "activates"])
 def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, how):
-    """A stream has at most twenty consumers; a further process reads as without fan-out, and tries again."""
+    """A stream has at most twenty consumers; a further process reads as without fan-out, and tries again to register a
+    consumer.
+    """
     setattr(kinesis, how, 0)
     with following_watch(faulty_kinesis) as process:
         publish(faulty_kinesis, 2)
@@ -168,7 +172,7 @@ def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
 
 
 def test_a_consumer_goes_with_its_process(faulty_kinesis, kinesis):
-    """When a process ends, its consumer is deregistered and costs no more."""
+    """When a process ends, its consumer is deregistered and causes no further costs."""
     with following_watch(faulty_kinesis):
         until(lambda: kinesis.consumers)
     assert not kinesis.consumers

@@ -105,7 +105,9 @@ def test_a_part_that_is_there_twice_counts_once(log):
 
 
 def test_parts_that_come_too_late_count_nothing(log):
-    """An append whose last part arrived long after its first is abandoned by every process, whenever it counts."""
+    """An append whose last part arrived long after its first is abandoned by every process, no matter when the process
+    reads its parts.
+    """
     log.part("a", 0, 2, at=0)
     log.part("b", 0, 2, at=0)
     log.part("b", 1, 2, at=ABANDONED_APPEND_AGE_MS)

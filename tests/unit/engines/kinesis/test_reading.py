@@ -306,7 +306,9 @@ def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis: FaultyKinesis, log):
-    """A reader that has not read the newest events shows none of them, and treats no offset as too high."""
+    """Until a reader has read the tip again, it shows no newer events, even if the archive has them; yet it refuses no
+    offset as too high.
+    """
     publish(log, range(3))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0, window_bytes=1))

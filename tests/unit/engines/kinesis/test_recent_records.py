@@ -29,7 +29,7 @@ def recent_records():
 
 
 def small_memory() -> RecentRecords:
-    """Room for about five records."""
+    """A memory with room for about five records."""
     return RecentRecords(5 * (SIZE + RECORD_OVERHEAD_BYTES + envelopes.HEADER_FORMAT.size))
 
 
@@ -72,7 +72,9 @@ def test_partitions_do_not_mix(recent_records):
 
 
 def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
-    """The first frame is the one with the offset, and as many follow as there is room for."""
+    """The first frame is the one that contains the offset, and as many frames follow as the limits on events and bytes
+    allow.
+    """
     recent_records.add_records([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert contents(recent_records.frames_from("t/0", "t", 4, 1, 1_000_000)) == [2]
@@ -95,7 +97,7 @@ def test_the_oldest_is_forgotten_first():
 
 
 def test_what_was_forgotten_is_not_counted_wrongly():
-    """A row whose beginning is lost cannot be counted from before the loss, only from after it."""
+    """If a partition's first records in memory are lost, numbering cannot begin before the loss, but only after it."""
     recent_records = small_memory()
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
     lost = recent_records.last_evicted_position("t/0")

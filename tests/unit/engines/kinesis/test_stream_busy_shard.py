@@ -36,7 +36,9 @@ READS_PER_SECOND = 5.0
 
 
 class Clock:
-    """A clock that the test moves, and so do sleepers, unless `sleep_for_nothing`; the time of day continues."""
+    """A clock that the test moves, and so do callers that sleep, unless `sleep_for_nothing` is set; the time of day is
+    real.
+    """
 
     time = staticmethod(time.time)
 

@@ -106,8 +106,8 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chang
 
 
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
-    """The file has only the number of a subscription's last commit. If that is this process's own, an earlier commit
-    by another process is reported nevertheless.
+    """The file has only the number of a subscription's last commit. Even if this process made that commit, an earlier
+    commit by another process is reported.
     """
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionChangeNotice] = []

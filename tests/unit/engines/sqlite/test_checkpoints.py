@@ -65,7 +65,7 @@ def test_commits_of_the_meantime_are_copied_too(path, file):
     well."""
 
     class ConnectionWithOtherWriters:
-        """A connection that lets others write between the two parts."""
+        """A connection that lets others write between the two parts of a copy."""
 
         def __init__(self, connection: sqlite3.Connection) -> None:
             self.connection = connection

@@ -279,7 +279,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, mon
 
 
 def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_one(path, clock):
-    """If another process has indexed an older row of an id, the newest row still counts, which memory knows."""
+    """If another process has indexed an older row of an id, the newest row, which memory knows, still counts."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, 1)

@@ -167,7 +167,9 @@ class TestCleaning:
             parts.cleaner.trim("unknown", 0, 10)
 
     def test_is_finished_by_the_next_trim(self, path, log, parts):
-        """A process that is killed after the first step leaves rows behind that nobody can read."""
+        """If a process is killed after the first step of a trim, it leaves rows that nobody can read; the next trim
+        removes them.
+        """
         fill(log, 30)
         with locked_file(path) as connection:
             connection.execute("UPDATE logs SET oldest = 20 WHERE id = 1")
@@ -177,7 +179,9 @@ class TestCleaning:
         assert rows_in(path) == 1
 
     def test_removes_the_emptied_row_once_another_is_the_last(self, path, log, parts):
-        """The last row stays, empty, to preserve the next offset; the row that follows takes over this role."""
+        """If all events are removed, the last row stays, empty, to preserve the next offset; once another row follows,
+        the empty one is removed.
+        """
         fill(log, 10)
         parts.cleaner.trim("t", 0, 10)
         written = len(parts.writer.rows_of_steps)
@@ -215,7 +219,9 @@ class TestCleaning:
         assert rows_in(path) == 1
 
     def test_removes_deleted_topics_in_the_background(self, path, log):
-        """Deleting returns at once, and the events are removed soon after, except for the file's last row."""
+        """Deleting returns at once, and the topic's rows are removed soon after, except for the last row in the file,
+        which is removed once another row follows it.
+        """
         fill(log, 1500)
         log.delete_topic("t")
         until(lambda: rows_in(path) <= 1)
@@ -439,7 +445,7 @@ class SteppedWriter(LogWriter):
         self._before: tuple[int, Callable[[], None]] = (0, lambda: None)
 
     def before_step(self, number: int, act: Callable[[], None]) -> None:
-        """Call this before the step with this number, counted from the last step."""
+        """Call `act` before the step with this number; the next step is number 1."""
         self._before = (len(self.rows_of_steps) + number, act)
 
     def run(self, work):
@@ -457,7 +463,7 @@ class SteppedWriter(LogWriter):
 
 
 class SqliteLogParts:
-    """The parts of a log on a file, which a log on the same file may fill."""
+    """The parts of a log, for a file that another log may fill."""
 
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)

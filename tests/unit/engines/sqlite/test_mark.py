@@ -215,7 +215,9 @@ def test_an_emptied_data_file_is_missed(working_file):
 
 
 def test_an_older_copy_is_noticed(working_file, tmp_path):
-    """After a backup was restored, the message says which event types are missing, and which events of the others."""
+    """After a backup was restored, the message says which event types are missing, and which events of other event
+    types.
+    """
     copy = tmp_path / "copy.db"
     with closing(sqlite3.connect(working_file.path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
@@ -264,7 +266,9 @@ def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
 
 
 def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path):
-    """Complete transactions after a damaged part of the log were acknowledged, whether they are marked or not."""
+    """If complete transactions follow a damaged part of SQLite's log, that part was acknowledged, so the start is
+    refused even without a mark.
+    """
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
@@ -299,7 +303,7 @@ def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
 
 
 def test_a_damaged_page_is_noticed(working_file):
-    """A small data file is checked, and the damage that SQLite finds is reported."""
+    """A small data file is checked at the start, and the damage that SQLite finds is reported."""
     working_file.close()
     with working_file.path.open("r+b") as file:
         (size,) = struct.unpack_from(">H", working_file.path.read_bytes(), 16)

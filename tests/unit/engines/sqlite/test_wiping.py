@@ -102,7 +102,9 @@ def log_with_deleted_value(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_reader_of_an_old_state_is_waited_for(path):
-    """While a reader needs SQLite's log, the wipe and its request wait; the next attempt continues."""
+    """While a reader needs SQLite's log, a wipe cannot be completed, and its request stays in the file; the next
+    attempt continues.
+    """
     request_wipe(path)
     with closing(open_connection(path, 1)) as reader:
         reader.execute("BEGIN")
@@ -134,7 +136,8 @@ def test_a_wipe_that_was_stopped_is_completed_by_the_next(path):
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_one_process_at_a_time_wipes(path):
     """A process has the sole right to wipe until it has been silent for a while; once another process has taken over,
-    it changes nothing."""
+    the first one changes nothing.
+    """
     now = 1000.0
     others = []
 

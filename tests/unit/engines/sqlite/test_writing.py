@@ -141,7 +141,9 @@ def test_a_commit_that_failed_is_forgotten(log, path, partitions):
 
 
 def test_only_so_many_ends_are_remembered(log, monkeypatch):
-    """The ends of further partitions are read again, and the stored events are the same."""
+    """The log caches the ends of a limited number of partitions. It reads the ends of others again, and the stored
+    events are the same.
+    """
     monkeypatch.setattr(writing, "MAX_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
@@ -184,8 +186,9 @@ def kinds_of(statements):
 
 
 def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
-    """The statement moves offsets and records the change, for one partition and for sixteen; offsets that do not move
-    are checked again."""
+    """One statement moves the offsets and records the change, for one partition and for sixteen. A commit that does not
+    move an offset is checked again in a transaction.
+    """
     commit(coordination, "a", 0)
     one = ["WITH"]
     transaction = ["BEGIN", "UPDATE", "SELECT", "COMMIT"]
