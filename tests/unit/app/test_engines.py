@@ -108,7 +108,8 @@ def test_every_engine_is_in_the_tables_of_the_contract_suites(openers, tested):
 
 
 def test_every_folder_of_engines_is_opened():
-    """Every folder of engines has an entry in a table of openers; without an entry, no setting could select the engine.
+    """Every folder of engines has an entry in a table of openers; without an entry, no setting could select the
+    engine.
     """
     source = Path(engines.__file__)
     folders = {each.parent.name for each in source.parents[1].glob("engines/*/__init__.py")}

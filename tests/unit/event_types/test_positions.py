@@ -11,7 +11,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def event_type_with(*counts: int):
-    """An event type with one partition. Each count is the number of events of one timeline."""
+    """An event type with one partition, and a timeline for each of these counts of events."""
     return an_event_type_with_past(*[TimelineWithPast([count]) for count in counts])[0]
 
 
@@ -48,8 +48,9 @@ def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
     ],
 )
 def test_distance_adds_up_timelines_between(first, last, distance):
-    """All events of the timelines between two positions count, and both sides of a border are the same position.
-    (C39)"""
+    """All events of the timelines between two positions count, and the end of a timeline is the same position as the
+    start of the next one. (C39)
+    """
     assert positions.count_events_between(event_type_with(3, 4, 1), "0", first, last) == distance
 
 
@@ -90,7 +91,7 @@ def test_distance_within_a_timeline_does_not_require_the_partition():
 
 
 def test_sums_beyond_64_bits_are_refused():
-    """A sum that no client could represent is refused rather than wrapped around."""
+    """A distance that no client could represent is refused rather than wrapped around."""
     with pytest.raises(Invalid):
         positions.count_events_between(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
     with pytest.raises(Invalid):
@@ -116,7 +117,7 @@ TWO_IN_TWO_AND_THREE = (0, 2, 2)
     ],
 )
 def test_shifts_over_timelines_have_known_answers(start, shift, reached):
-    """Shifts across borders have the results that clients have learnt to expect. (C61, C62, C64)"""
+    """Shifts from one timeline to another have the results that clients have learnt to expect. (C61, C62, C64)"""
     assert str(positions.shifted_position(event_type_with(*TWO_IN_TWO_AND_THREE), "0", start, shift)) == reached
 
 

@@ -63,7 +63,9 @@ def test_compaction_needs_metadata(policy, category):
     ],
 )
 def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategies, message):
-    """Business and data events are enriched exactly once, and other events never. (R99)"""
+    """Event types of the categories `business` and `data` have exactly one enrichment strategy, and those of the
+    category `undefined` have none. (R99)
+    """
     if message is None:
         rules.check_enrichment(strategies, category)
     else:

@@ -101,7 +101,9 @@ STATISTIC = Statistics(messages_per_minute=1, message_size=1, read_parallelism=2
     ],
 )
 def test_parallelisms_may_not_change(old, new, ok):
-    """The two parallelisms never change, even if they were not set; the other numbers may change. (R119)"""
+    """The two parallelisms never change, even if they were not set; the other numbers of the statistic may change.
+    (R119)
+    """
     if ok:
         rules.check_statistics_change(old, new)
     else:
@@ -186,7 +188,9 @@ TIGHTENING = {
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
 def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
-    """Each subject that may update may tighten the mode by one step; admins may make any change. (R123, R275)"""
+    """Every subject that may update an event type may tighten its mode by one step; admins may make any change. (R123,
+    R275)
+    """
     event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
     assert check_change(event_type, compatibility_mode=new, event_type_admin=True)
     assert check_change(event_type, compatibility_mode=new, nakadi_admin=True)
@@ -204,7 +208,9 @@ def test_everyone_is_admin_of_an_open_event_type(old, new):
 
 
 def test_all_refused_changes_are_reported_in_order():
-    """Mode, partition strategy and enrichment are reported together, in this order. (R125)"""
+    """Refused changes of the mode, the partition strategy and the enrichment are reported together, in this order.
+    (R125)
+    """
     old = an_event_type(
         category=Category.BUSINESS,
         enrichment_strategies=METADATA,
@@ -239,7 +245,9 @@ def test_a_category_does_not_change_when_another_change_is_refused():
 
 
 def test_other_fields_may_change():
-    """Owner, key and ordering fields, audience, retention, lists, annotations and labels may change freely. (R126)"""
+    """Owner, key and ordering fields, audience, retention, authorization lists, annotations and labels may change
+    freely. (R126)
+    """
     assert check_change(
         an_event_type(authorization=OWNED),
         owning_application="other",

@@ -1,4 +1,4 @@
-"""Whether schemas can be used, tested with a whole broker."""
+"""The limits on the work that schemas cause, tested with a whole broker."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.support.http import make_client
 
 
 class RefusingTurns(LongWorkQueue):
-    """Turns that are never available."""
+    """A queue for long work that never grants a turn."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")

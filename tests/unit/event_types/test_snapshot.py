@@ -103,7 +103,7 @@ def test_newest_is_the_end_of_the_newest_timeline():
 
 
 def test_bounds_of_each_timeline_are_requested_once():
-    """However often a view is used, it calls the log once for each timeline that it needs."""
+    """However often a snapshot is used, it calls the log once for each timeline that it needs."""
     event_type, logs = an_event_type_with_past(
         TimelineWithPast([3, 3]), TimelineWithPast([2, 2]), TimelineWithPast([1, 1])
     )
@@ -124,7 +124,7 @@ def test_a_log_that_does_not_answer_is_unavailable(offset):
 
 
 def test_a_topic_that_was_deleted_is_unavailable():
-    """A topic that disappears meanwhile is a reason to retry, not an internal error. (C29)"""
+    """If a topic disappears while it is read, the client may retry; this is not an internal error. (C29)"""
     event_type, logs = an_event_type_with_past(TimelineWithPast([3]))
     logs.topics.clear()
     with pytest.raises(Unavailable):

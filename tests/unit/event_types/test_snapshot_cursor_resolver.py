@@ -7,7 +7,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def test_each_call_asks_the_log_again():
-    """The second result includes the events that were stored between the two calls."""
+    """The result of a second call includes the events that were stored since the first one."""
     event_type, logs = an_event_type_with_past(TimelineWithPast([1]))
     cursors = CursorResolver(logs)
     before = cursors.end_positions(event_type)["0"]

@@ -77,8 +77,9 @@ def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
     ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
 def test_others_are_created_while_their_feature_is_on(own_event_types_broker, feature, added):
-    """The broker creates the audit log and the event types for statistics when it first looks after a setting has
-    turned them on. (R250)"""
+    """The broker creates the audit log, or the event types for statistics, with the first round of housekeeping after
+    the feature is switched on. (R250)
+    """
     broker = own_event_types_broker()
     broker.prepare_for_requests()
     broker.features.switch(feature, on=True)
@@ -261,7 +262,9 @@ def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens
 
 
 def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(own_event_types_broker):
-    """With authentication and without a named administrator, the lists are empty, and stay empty."""
+    """With authentication and without a named administrator, the lists of the broker's own event types are empty, and
+    stay empty.
+    """
     broker = own_event_types_broker(auth="gateway")
     broker.prepare_for_requests()
     first = broker.event_types.get(QUEUE)

@@ -130,8 +130,9 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
 
 
 def test_the_objective_of_a_table_is_measured_with_its_lag(setup):
-    """The lag includes the slowest partition and the pressure, also for a single event type, and disappears with the
-    objective. (T15)"""
+    """For a table with an objective, the lag comes with the slowest partition and the pressure, also when one event
+    type is asked for. Both are forgotten with the event type. (T15)
+    """
     behind = setup.event_type("behind", annotations={"nakadi.io/table-objective": "99% within 10 minutes"})
     plain, no_table = (setup.event_type(name) for name in ("plain", "no.table"))
     for event_type in (behind, plain):
@@ -245,7 +246,9 @@ def test_only_one_of_two_processes_starts_a_job(setup):
 
 
 def test_metrics_put_tables_without_a_name_of_their_own_together():
-    """Tables without a name of their own share one: its lag is the greatest of theirs, and its rows are their sum."""
+    """In metrics, tables beyond the limit on names share the name `other`: its lag is the greatest of theirs, and its
+    rows are their sum.
+    """
     metrics = Metrics(max_names=1)
     metrics.table_lag.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
     metrics.table_rows.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})

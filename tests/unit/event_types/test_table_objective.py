@@ -37,7 +37,7 @@ def added(events, minutes_ago, now=A_MOMENT):
     ],
 )
 def test_an_annotation_states_the_objective(text, percent, seconds):
-    """The broker knows the annotation's name. (T13)"""
+    """The annotation is parsed to a percentage and a time, and the broker does not warn about its name. (T13)"""
     check_data_lake_annotations({ANNOTATION: text})
     assert table_objective({ANNOTATION: text}) == TableObjective(percent, seconds)
     assert table_objective({}) is None

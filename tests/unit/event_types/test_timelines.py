@@ -48,7 +48,7 @@ def event_type(broker):
 
 
 def test_the_next_timeline_follows(event_type):
-    """The next timeline has the next order, a topic of its own, and as many partitions. (R243)"""
+    """The next timeline has the next order, a topic of its own, and as many partitions as the one before it. (R243)"""
     following = next_timeline(event_type, "other", A_MOMENT)
 
     assert (following.order, following.partitions, following.storage_id) == (2, 2, "other")
@@ -188,7 +188,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
 
 
 def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):
-    """If the event type is deleted while its timeline is switched, the answer is not found. (R242)"""
+    """If the event type is deleted while its timeline is switched, the request is refused as not found. (R242)"""
     name = event_type.name
     act_before_next_writes(
         broker.registry, lambda: None, lambda: broker.registration.deletion.delete(name, UNAUTHENTICATED)
@@ -199,7 +199,7 @@ def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_ty
 
 
 def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):
-    """If the event type is deleted before it gets its new partitions, the answer is not found. (R208)"""
+    """If the event type is deleted before it gets its new partitions, the request is refused as not found. (R208)"""
     name = event_type.name
     before = broker.subscriptions_of_event_types.before_repartitioning
 
@@ -263,7 +263,9 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
 
 @pytest.mark.usefixtures("spare_storage")
 def test_a_storage_being_removed_gets_no_event_type(broker):
-    """A creation during a removal must be repeated, and leaves no topic. (R104)"""
+    """If the storage is being removed while an event type is created in it, the client has to repeat the request, and
+    no topic is left. (R104)
+    """
     document = broker.registry.get("storages", "spare")
     broker.registry.write(PutDocument("storages", "spare", {**document.body, "closed": True}))
     made, gone = [], []

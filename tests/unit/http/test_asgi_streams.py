@@ -366,7 +366,7 @@ def effort_of_saying(times):
 
 
 def test_what_is_said_again_and_again_costs_no_more_each_time():
-    """A request with 64 times as many parameters and headers takes about 64 times as long, not 64 squared."""
+    """A request with 64 times as many parameters and headers takes about 64 times as long, not the square of 64."""
     assert effort_of_saying(64_000) < 64 * 10 * effort_of_saying(1_000)
 
 

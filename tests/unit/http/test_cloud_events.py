@@ -25,7 +25,7 @@ SENT = {"id": "1"}
     ],
 )
 def test_the_content_type_decides_before_the_headers(content_type, attributes, mode):
-    """If neither indicates CloudEvents, a body is a list of events. (E1)"""
+    """If neither the content type nor the headers indicate CloudEvents, a body is a list of events. (E1)"""
     assert content_mode(content_type, attributes) is mode
 
 

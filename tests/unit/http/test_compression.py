@@ -56,7 +56,7 @@ def test_nothing_is_lost_at_the_seams(pack, size):
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
 @pytest.mark.parametrize("encoding", ["gzip", "identity", "br", ""])
 def test_only_post_may_be_packed(method, encoding):
-    """With any other method, the header is not acceptable. (R34, P42)"""
+    """With any other method than POST, a `Content-Encoding` is refused as not acceptable. (R34, P42)"""
     with pytest.raises(NotAcceptable, match=f"{method} method doesn't support gzip content encoding"):
         check_content_encoding(a_request(encoding, b"", method))
 
@@ -83,7 +83,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("encoding", "body"), BROKEN.values(), ids=BROKEN)
 def test_damaged_bodies_are_refused(encoding, body):
-    """A body whose damage shows during decompression is malformed, especially one that is cut short. (P44)"""
+    """A body whose damage shows during decompression is malformed, also if its end is missing. (P44)"""
     with pytest.raises(Malformed, match="I/O error while reading input message"):
         decompress_body(a_request(encoding, body))
 
@@ -160,7 +160,9 @@ def test_answers_to_other_methods_are_not_packed(method):
 
 
 def test_answers_no_one_asked_to_pack_are_not():
-    """Unrequested compression breaks clients; caches still learn that the answer depends on the request. (R37)"""
+    """Without `Accept-Encoding`, an answer is not compressed, because some clients could not read it; `Vary` tells
+    caches that the answer depends on the request. (R37)
+    """
     answer = compress_body(Request(method="GET", path="/x"), LONG)
 
     assert answer.body == LONG.body

@@ -281,7 +281,7 @@ def test_a_server_that_stops_waits_for_each_client(serving, handler):
 
 
 def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
-    """Missing or outdated values are read in threads, because a registry may not answer."""
+    """Missing or outdated documents are read from the registry in threads, because it may not answer."""
     askers = Counter()
     for name in ("get", "list", "change_counters"):
         asked = getattr(MemoryRegistry, name)
@@ -408,7 +408,7 @@ def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
 
 
 def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch):
-    """Values that are added during a delivery, by it or by a thread, do not stay in the mailbox."""
+    """Values that are added during a delivery, by the delivery itself or by a thread, do not stay in the mailbox."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     mailbox = LoopMailbox()
@@ -469,8 +469,8 @@ class OneAnswer:
 
 
 def answer_directly(response, connection):
-    """Answer a request directly, and return the application, its answer, whether it took the ordinary path, and the
-    threads that compressed.
+    """Answer a request directly, and return the application, its answers, a list that is empty unless the ordinary path
+    was taken, and the lanes of the threads that compressed.
     """
     application, answers, otherwise, lanes = OneAnswer(response), [], [], []
 

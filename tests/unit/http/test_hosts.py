@@ -65,7 +65,9 @@ def test_other_names_are_refused(wire, host, target):
 
 
 def test_the_body_of_such_a_request_is_not_waited_for(wire):
-    """The refusal comes before the body, even if the client asks whether to send it. (R290)"""
+    """A request for another name is refused before its body arrives, even if the client asks whether to send it.
+    (R290)
+    """
     head = ("POST /event-types HTTP/1.1", "Host: evil.example", "Content-Length: 1000000", "Expect: 100-continue")
     assert wire.ask(*head)[0] == 421
 
@@ -115,8 +117,9 @@ def test_old_clients_need_not_name_a_host(wire):
     ],
 )
 def test_pages_of_other_hosts_cannot_use_it(wire, headers, status):
-    """Requests that browsers send for a page of another host without asking, such as a form that publishes, are
-    refused; pages under the broker's names may send them. (R291)"""
+    """Requests that browsers send for a page of another host without a preflight request, such as a form that
+    publishes, are refused; pages under the broker's names may send them. (R291)
+    """
     head = ["POST /event-types/unknown/events HTTP/1.1", "Host: localhost", "Content-Type: text/plain", *headers]
     found, answered, body = wire.ask(*head, "Content-Length: 2", body=b"[]")
     assert (found, answered["content-type"]) == (status, "application/problem+json")

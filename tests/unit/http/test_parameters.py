@@ -41,8 +41,9 @@ def test_the_first_value_wins():
 
 
 def test_a_family_of_headers_has_every_one_with_its_name():
-    """The rest of a header's name identifies it within the family, and only a route that declares the family may read
-    it."""
+    """The headers of a family begin alike, and the rest of a name identifies a header within its family. Only a route
+    that declares the family may read them.
+    """
     family, headers = HeaderFamily("ce-"), {"ce-id": "1", "ce-b": "2", "host": "x"}
 
     assert family.read(request(headers=headers, declared=(family,))) == {"id": "1", "b": "2"}

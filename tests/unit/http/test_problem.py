@@ -83,7 +83,7 @@ def test_violations_are_reported_line_by_line():
 
 
 def test_some_violations_are_a_list():
-    """Two operations answer violations with a bad request and a sorted list. (R22)"""
+    """Two operations answer violations with 400 and a sorted list. (R22)"""
     response = problem.problem_of_error(
         outcomes.MalformedFields((Violation("type", "must not be null"), Violation("schema", "x")))
     )
@@ -162,7 +162,7 @@ def test_an_outcome_is_not_logged(caplog):
 
 
 def test_what_a_client_sent_can_always_be_repeated_back():
-    """Half a surrogate pair in the detail does not make the Problem fail."""
+    """If the detail contains half a surrogate pair, the Problem can still be sent."""
     assert json.loads(problem.problem_of_error(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
 
 
@@ -199,7 +199,9 @@ def test_a_refused_schema_comes_with_reasons():
 
 
 def test_faults_with_the_same_cause_share_a_ticket_for_a_minute():
-    """One line of the log explains all of them. Another cause, and a later minute, have tickets of their own."""
+    """For a minute, faults with the same cause share a ticket, so one line of the log explains all of them. Another
+    cause, and a later minute, have tickets of their own.
+    """
     clock = HandMovedClock()
     tickets = problem.Tickets(clock.monotonic)
     full, locked = outcomes.Unavailable("database or disk is full"), outcomes.Unavailable("database is locked")

@@ -36,8 +36,8 @@ def test_headers_of_a_stream_come_alone_and_at_once(wire):
 
 def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
     """A client that takes the socket from its HTTP library after the headers gets every batch, and the end. Its library
-    would have read bytes that came together with the headers, so no bytes may. The client does not know the last chunk,
-    so it treats the closing of the connection as the end.
+    would have read bytes that came together with the headers, so no bytes may come with them. The client does not know
+    the last chunk, so it treats the closing of the connection as the end.
     """
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"

@@ -80,7 +80,7 @@ def test_orders_concern_appends_that_are_not_waited_for(log, faults):
 
 
 def test_a_time_out_comes_after_the_fact(log, faults):
-    """An append that times out on order is stored nevertheless, so a retry stores it twice. (P111)"""
+    """An append that is ordered to time out is stored nevertheless, so a retry stores it twice. (P111)"""
     faults.time_out(partition="0")
     assert append(log, "a") == {0: AppendRefused("timed out")}
     assert append(log, "a") == {0: AppendStored()}

@@ -91,8 +91,9 @@ def test_putting_together_counts_no_steps_of_this_process_twice():
 
 
 def test_event_types_that_are_deleted_are_left_out():
-    """The counts for an event type are removed with it in all processes, even in one that has ended; the others then
-    keep their own names."""
+    """The counts of deleted event types are removed, even those of a process that has ended; other event types then
+    keep their own names.
+    """
     gone = Metrics(started=5.0)
     for number in range(5):
         gone.stored(f"gone-{number}", 1, 10)

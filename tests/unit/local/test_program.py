@@ -44,7 +44,7 @@ def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
 
 
 def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
-    """The program warns once, when it starts."""
+    """The program warns of a misspelled setting once, when it starts."""
     monkeypatch.setenv("NAKADI_MAX_BACH_EVENTS", "5")
     assert main(["--port", "70000", "--data", str(tmp_path)], signals=SignalHandler()) == 1
     assert capsys.readouterr().err.count("did you mean NAKADI_MAX_BATCH_EVENTS?") == 1
@@ -120,7 +120,7 @@ def test_a_data_file_that_is_none(capsys, tmp_path):
     ],
 )
 def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, value, sentence):
-    """The message names a variable that cannot be parsed."""
+    """The message names a variable whose value cannot be parsed."""
     monkeypatch.setenv(variable, value)
 
     assert sentence in read_start_error(capsys, "--port=0", "--data", str(tmp_path))

@@ -39,7 +39,7 @@ def test_a_server_thread_stops_without_waiting_for_idle_clients():
 
 
 def test_nothing_is_left_behind():
-    """Afterwards, the port is free, the threads have ended, and closing again changes nothing."""
+    """After a server is closed, its port is free, its threads have ended, and closing again changes nothing."""
     with started_threads() as started:
         serving = ServerThread(APPLICATION)
         http.get(f"{serving.url}/hello")

@@ -33,7 +33,7 @@ def test_chores_are_done_again_and_again_whatever_happens(caplog):
 
 
 def test_a_housekeeper_may_go_before_the_first_round():
-    """Closing does not wait for the next round."""
+    """A housekeeper can be closed at once, although its first round is an hour away."""
     Housekeeper(lambda: None, every_seconds=3600).close()
 
 

@@ -43,5 +43,7 @@ def test_several_workers_need_a_data_file(stores):
 
 @pytest.mark.parametrize("event_log", [FILE, "kafka://broker:9092"])
 def test_a_data_file_is_enough(event_log):
-    """Events may also be in Kafka, to which each worker connects."""
+    """Several workers need a registry in a data file; the events may be in the same file, or in Kafka, to which each
+    worker connects.
+    """
     check_workers(Settings(registry=FILE, event_log=event_log, workers=2))

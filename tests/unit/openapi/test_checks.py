@@ -115,7 +115,7 @@ def test_what_is_missing_in_the_body_itself_is_reported_first():
 
 
 def test_a_name_ends_where_it_ends():
-    """A line break at the end is not part of a name."""
+    """A name with a line break at its end is refused."""
     assert violations_of("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
 
 

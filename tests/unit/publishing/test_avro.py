@@ -136,8 +136,9 @@ def test_the_counts_of_blocks_add_up(house, an_order_type):
 
 @pytest.mark.parametrize("name", ["partition_keys", "parent_eids", "flow_id"])
 def test_metadata_is_bounded(house, an_order_type, name):
-    """Metadata has a smaller limit than an event, but a few bytes of a batch cannot become megabytes of metadata.
-    (P151)"""
+    """The metadata of an event is limited, so that a few bytes of a batch cannot become megabytes of metadata.
+    (P151)
+    """
     value = "x" * 70_000 if name == "flow_id" else [""] * 70_000
     with pytest.raises(Malformed, match="more than 65536 bytes"):
         publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, **{name: value}))
@@ -150,8 +151,9 @@ def test_each_event_has_its_own_room_for_metadata(house, an_order_type):
 
 
 def test_a_payload_is_refused_before_it_fills_the_memory(house):
-    """A map or a list of a billion entries without bytes, a union of many branches, a record within itself: each takes
-    only a few steps. (P171)"""
+    """A map or a list of a billion entries without bytes, a union of many branches, and a record within itself are
+    refused after a few steps. (P171)
+    """
     branches = [a_record(name=f"R{number}") for number in range(500)]
     schema = a_record(
         a_field("m", {"type": "array", "items": "null"}),
@@ -208,7 +210,9 @@ def test_the_limit_of_an_event_counts_below_the_free_room(house):
     ],
 )
 def test_events_have_owners(house, selector, changes, owner):
-    """Each selector finds the same owner as in the event as JSON; `metadata` is only for Avro. (P129, P130, P131)"""
+    """Each selector finds the same owner as in the event as JSON; the selector `metadata` exists for Avro only. (P129,
+    P130, P131)
+    """
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     schema = a_record(a_field("id"), a_field("price", a_decimal(9, 2)))
     event_type = house.add(avro_type(schema, event_owner_selector=selector))
@@ -336,7 +340,7 @@ def test_forms_that_are_not_used_are_forgotten():
 
 
 def test_an_unknown_version_is_named(house, an_order_type):
-    """Only the beginning of the version is shown. (P147, P171)"""
+    """The message about an unknown version contains only the beginning of the version. (P147, P171)"""
     outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, version="9" * 500))
     name = an_order_type.name
     assert the_failure(outcome)[1] == f'EventType "{name}" has no schema with version "{"9" * 100}"'
@@ -361,7 +365,7 @@ def test_what_becomes_large_waits_for_its_turn(house):
 
 
 def test_the_memory_of_events_is_counted(house, an_order_type):
-    """A body in Avro is small compared with its events in JSON. (P171)"""
+    """A body in Avro is small compared with its events in JSON, so the memory of the events is counted. (P171)"""
     taken = []
     sender = BatchSender(subject=UNAUTHENTICATED, flow_id="flow", take_memory=taken.append)
     body = a_batch(*[an_envelope(an_order_type.name, PAYLOAD)] * 2)

@@ -199,7 +199,7 @@ def test_places_between_events_are_counted_from_the_start_of_the_body():
     ],
 )
 def test_an_event_that_is_not_closed(body, reason):
-    """The text of an event without an end includes the bracket at the end of the batch. (P29)"""
+    """The reported text of an event without an end includes the bracket at the end of the batch. (P29)"""
     assert refusal(body) == reason
 
 
@@ -430,7 +430,9 @@ def test_what_is_many_times_too_large_is_not_parsed():
 
 
 def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
-    """Looking for events one by one takes too long if there are very many objects. (P40)"""
+    """If events have to be found one by one, the number of objects in the body is limited, because the search takes
+    long. (P40)
+    """
     monkeypatch.setattr(validation, "_MAX_OBJECTS", 6)
     assert len(read_batch(b'[{"a":{}} {"a":{}} {"a":{}}]').events) == 3
     with pytest.raises(TooLarge, match="more than 6 objects"):

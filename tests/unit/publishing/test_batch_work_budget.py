@@ -18,7 +18,7 @@ from tests.support.publishing import a_business_type, metadata, statuses_and_ste
 
 
 class CountedTurns(LongWorkQueue):
-    """Turns that count how often they were taken, and record who has the current one."""
+    """A queue for long work that counts the turns taken, and records who has the current one."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class CountedTurns(LongWorkQueue):
 
 
 class RefusingTurns(LongWorkQueue):
-    """Turns that are never granted."""
+    """A queue for long work that never grants a turn."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")
@@ -41,7 +41,7 @@ def a_budget(most=50_000_000, long_work=None, is_client_gone=client_never_gone):
 
 
 def test_little_work_takes_no_turn():
-    """A number of steps need no turn."""
+    """The first steps of a batch, up to a limit, need no turn."""
     with a_budget(long_work=RefusingTurns()) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
 

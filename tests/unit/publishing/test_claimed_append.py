@@ -1,4 +1,4 @@
-"""Appends with claims, at moments that simulated worlds rarely reach."""
+"""Appends with claims, at moments that random simulations rarely reach."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_attributes_have_limits(members):
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "{}, {}", '{"id": "a", "id": "b"}', '{"id": "\\ud800"}'])
 def test_a_text_that_is_no_single_object_is_malformed(text):
-    """As in a batch of events, no member may occur twice. (E9)"""
+    """A CloudEvent is one JSON object in which no member occurs twice, as in a batch of events. (E9)"""
     with pytest.raises(Malformed):
         CloudEventReader(now=NOW).read_event(text.encode())
 

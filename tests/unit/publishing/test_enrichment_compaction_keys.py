@@ -19,7 +19,7 @@ def test_compacted_events_have_their_own_key(house, policy):
 
 
 def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
-    """Otherwise, the record key is the partition key, if a key chose the partition. (P98)"""
+    """Without a compacting policy, the record key is the partition key, if a key chose the partition. (P98)"""
     by_key = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
     event_type = house.add(an_event_type(**by_key))
     house.publish(event_type, [{"k": "placed"}])
@@ -42,7 +42,7 @@ def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
     ],
 )
 def test_an_event_without_its_compaction_key(event, problem):
-    """If the key is missing, the whole request is malformed. (P141)"""
+    """If an event has no compaction key, the whole request is malformed. (P141)"""
     with pytest.raises(Malformed) as caught:
         compaction_keys(BatchPiece([EVENTS[0], event], b"", b""))
     assert caught.value.detail == f"Error occurred when parsing event(s). {problem}"

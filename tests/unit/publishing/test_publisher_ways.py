@@ -139,7 +139,9 @@ class BatchSetup:
                 return partition_by_hash([note]), note, []
 
     def _stamped(self, about, partition):
-        """The stamp comes first; the client's own values keep their positions, unless the broker overrides them."""
+        """The broker's members come first; the client's own values keep their positions, unless the broker overrides
+        them.
+        """
         stamp = {
             "published_by": "unauthenticated",
             "received_at": RECEIVED_AT,

@@ -55,7 +55,7 @@ def a_hostile_event(draw, schemas):
 
 
 def test_nothing_misleads_the_stamp(monkeypatch):
-    """For any events, the stamp is inserted into their metadata, and nowhere else. (P100, P105)"""
+    """For any events, the broker's members are inserted into their metadata, and nowhere else. (P100, P105)"""
     by_grammar, put = [], records._put_at_beginning
     monkeypatch.setattr(records, "_put_at_beginning", lambda *args: by_grammar.append(1) or put(*args))
     put_count = 0

@@ -326,8 +326,9 @@ def test_a_server_writes_by_itself():
 
 
 def test_a_server_looks_at_once_whether_a_feature_is_on_again():
-    """While a feature is off, the broker builds one event per second in vain, rather than all events of every other
-    second."""
+    """While a feature is off, the broker builds one event per second to find out whether the feature is on again,
+    rather than all events of every other second.
+    """
     world = KpiProcess(write_interval_seconds=3600)
     with closing(world.figures):
         world.batch()

@@ -41,7 +41,7 @@ ENVIRON = {
     ],
 )
 def test_a_child_finds_tables_from_its_own_folder(tables, place):
-    """A relative folder is relative to the broker's folder, not to the one in which the query runs. (Q15)"""
+    """A relative folder is relative to the broker's working folder, not to the one in which the query runs. (Q15)"""
     assert TablesPlace(tables).for_child() == place
 
 

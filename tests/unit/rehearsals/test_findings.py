@@ -30,7 +30,7 @@ def test_rules_have_their_first_and_last_time():
 
 
 def test_there_is_room_for_a_hundred_rules_and_publishers():
-    """Further rules and publishers are counted together. (H6, H7)"""
+    """Beyond a hundred rules, and a hundred publishers, further ones are counted together. (H6, H7)"""
     collector = FindingsCollector()
     for number in range(150):
         add(collector, number, BrokenRule("type", f"#/{'x' * number}"), publisher=f"app {number}")
@@ -43,7 +43,7 @@ def test_there_is_room_for_a_hundred_rules_and_publishers():
 
 
 def test_a_rule_that_all_events_break_leaves_room_for_others():
-    """Five samples of a rule are enough, and there are twenty in total. (H8)"""
+    """A rule has at most five samples, and a rehearsal at most twenty. (H8)"""
     collector = FindingsCollector()
     for number in range(30):
         add(collector, number, BrokenRule("type", "#/a"))
@@ -56,7 +56,9 @@ def test_a_rule_that_all_events_break_leaves_room_for_others():
 
 
 def test_what_nobody_explains_is_counted(monkeypatch):
-    """Finding out why events fail takes long, so it stops after a limit. (H6)"""
+    """Finding out why events fail takes long, so it stops after a limit; further failing events are only counted.
+    (H6)
+    """
     monkeypatch.setattr(findings, "MAX_EXPLAINED_EVENTS", 2)
     collector = FindingsCollector()
     for number in range(5):

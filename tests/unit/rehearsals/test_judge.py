@@ -59,7 +59,7 @@ def test_a_moment_that_is_none_fails():
 
 
 def test_data_change_events_are_judged_in_their_envelope():
-    """The paths include the members of the envelope. (H6)"""
+    """The path of a broken rule includes the members of the envelope. (H6)"""
     data = a_business_type(category=Category.DATA)
     stored = {"metadata": metadata(**STAMP), "data_type": "order", "data_op": "C", "data": {"a": [1, "b"]}}
     judge = judge_of(data, {"properties": {"a": {"items": {"type": "integer"}}}})

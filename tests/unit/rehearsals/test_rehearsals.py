@@ -54,7 +54,7 @@ class GatedLog:
 
 
 class RehearsalSetup:
-    """A broker in memory with a thousand events in each of `chunks`, and rehearsals whose requests never wait."""
+    """A broker in memory with `chunks` batches of a thousand events, and rehearsals whose requests never wait."""
 
     def __init__(self, chunks: int = 3) -> None:
         self.clock = HandMovedClock()
@@ -161,7 +161,7 @@ def test_a_removed_rehearsal_ends(world):
 
 
 def test_a_process_runs_two_at_once(world):
-    """A third rehearsal has to wait until one of them has ended. (H12)"""
+    """A third rehearsal is refused until one of two running ones has ended. (H12)"""
     started = [world.start() for _ in range(MAX_RUNNING)]
     with pytest.raises(TryLater):
         world.start()

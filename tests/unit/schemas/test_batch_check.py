@@ -254,7 +254,9 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize(("part", "good", "bad"), UNTYPED_PARTS.values(), ids=UNTYPED_PARTS)
 def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
-    """Events that match such a part are recognized with all others, and an event that does not match is not."""
+    """A part of a schema that no type expresses is checked in its place: events that match it are recognized with all
+    others, and an event that does not match it is not.
+    """
     make_properties, make_event = place
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, **make_properties(part)}}
     check = check_for({**schema, "definitions": DEFINITIONS, "$schema": "http://json-schema.org/draft-07/schema"})
@@ -327,7 +329,9 @@ def test_what_no_type_says_is_a_part(said):
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "", "x" * 200, "é", 'metadata":{'])
 def test_members_of_any_name(name):
-    """The check also covers members that no type declares, and only in the object that has them."""
+    """A member with any name is checked, even if no type can declare it, and only in the object whose schema names
+    it.
+    """
     odd = {"type": "object", "properties": {name: TEXT}, "required": [name]}
     check = check_for({"type": "object", "properties": {"n": {"type": "integer"}, "odd": odd}})
     assert check.accepts([{"n": 1, "odd": {name: "", "y": 1}}, {"x": {name: 1}}])
@@ -336,7 +340,7 @@ def test_members_of_any_name(name):
 
 
 def test_what_is_said_of_whole_events_is_checked_beside_their_type():
-    """Members that the schema does not name count as well."""
+    """Rules about a whole event also cover the members that the schema does not name."""
     check = check_for({"type": "object", "properties": {"a": TEXT}, "minProperties": 2, "not": {"required": ["c"]}})
     assert check.accepts([{"a": "", "b": 1}, {"b": 1, "a": "", "x": {"y": 1}}])
     for event in ({"a": ""}, {"a": "", "c": 1}, {"a": 1, "b": 1}):

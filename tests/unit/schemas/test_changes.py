@@ -300,7 +300,9 @@ def test_names_stand_in_paths_as_they_are():
 
 
 def test_recursive_schemas_are_compared_once():
-    """A pair that is already being compared is not compared again, except once where a reference leads. (R196)"""
+    """A pair of schemas that is already being compared is not compared again, except once through a reference.
+    (R196)
+    """
     old = {"properties": {"next": {"$ref": "#"}, "value": {"type": "string"}}}
     new = {"properties": {"next": {"$ref": "#"}, "value": {"type": "null"}}}
 

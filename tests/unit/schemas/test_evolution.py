@@ -331,8 +331,9 @@ TIGHTENING = [
 
 @pytest.mark.parametrize(("old", "new", "version"), TIGHTENING)
 def test_tightening_permits_some_major_changes(old, new, version):
-    """From `forward` to `compatible`, opening and closing are permitted, and numbered by the levels of `forward`.
-    (R193)"""
+    """When `forward` becomes `compatible`, objects and arrays may be opened and closed to members that they do not
+    name, and the version follows from the levels of `forward`. (R193)
+    """
     assert str(evolve(old, new, FORWARD, COMPATIBLE).version) == version
 
 

@@ -299,7 +299,9 @@ def test_a_hundred_violations():
 
 
 def test_many_violations_in_one_of_many_trials():
-    """However many faults there are with one alternative, the other one is reported, too. (P71)"""
+    """However many faults a value has by one alternative, another alternative may accept it, and the faults of other
+    values are reported. (P71)
+    """
     schema = {"properties": {"a": {"anyOf": [{"items": {"type": "null"}}, {}]}, "b": {"type": "null"}}}
 
     assert explain(schema, {"a": list(range(5_000)), "b": 1}) == "#/b: expected: null, found: Integer"

@@ -33,7 +33,7 @@ def test_expressions(schema, expected):
 
 
 def test_const_counts_from_draft_06_on():
-    """A constant counts from draft 06 on. (P56)"""
+    """The keyword `const` has an effect from draft 06 on. (P56)"""
     assert expression({"const": "a"}, Draft.SIX) == "(x == k1)"
 
 

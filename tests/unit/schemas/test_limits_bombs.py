@@ -24,8 +24,8 @@ from tests.support.patience import measure_cpu
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
 
-# Marks a case that takes a second, and tests the same limit as the test's other cases, which differ only in their large
-# part.
+# Marks a case that takes about a second. It tests the same limit as the other cases of its test, and differs from them
+# only in its large part.
 long_case = partial(
     pytest.param,
     marks=pytest.mark.long(

@@ -64,14 +64,14 @@ def submit(schema, category=Category.UNDEFINED):
 @pytest.mark.parametrize("category", Category)
 @pytest.mark.parametrize("kind", [each for each in DOUBLING if each != "names"])
 def test_a_schema_that_doubles_with_each_of_its_levels_is_refused(kind, category):
-    """Twenty-two levels that each occur twice are refused, whatever they contain. (R153)"""
+    """Twenty-two levels, each of which applies the one below it twice, are refused, whatever they consist of. (R153)"""
     with pytest.raises(Invalid, match=r"^schema expands too far: at most 10000 schemas can be about one value, found"):
         submit(levels(22, DOUBLING[kind]), category)
 
 
 @pytest.mark.parametrize("kind", DOUBLING)
 def test_a_few_doubled_levels_are_taken(kind):
-    """Five such levels do no harm. (R153)"""
+    """Five levels, each of which applies the one below it twice, are accepted. (R153)"""
     submit(levels(5, DOUBLING[kind]))
 
 

@@ -1,4 +1,4 @@
-"""Reduces the text of events to the members that a reader needs."""
+"""Reducing the text of events to the members that a reader needs."""
 
 import json
 
@@ -19,7 +19,7 @@ def cut(text, *paths):
 
 
 def model(value, paths):
-    """The same projection of parsed values, in a slow and simple way."""
+    """Project a parsed value to these paths, in a slow and simple way."""
     if isinstance(value, list):
         return [model(each, paths) for each in value]
     if not isinstance(value, dict):
@@ -151,7 +151,9 @@ def cut_all(projection, texts):
 @settings(max_examples=30)
 @given(st.lists(values, min_size=1, max_size=4), paths, st.sampled_from(["", "]", "1,2", '{"a":']))
 def test_many_events_are_cut_like_one(events, paths, broken):
-    """Many events are cut like one: if all match, if one does not match, and if one is not JSON. (D11)"""
+    """The projection of many events is that of each alone: if all match, if one does not match, and if one is not JSON.
+    (D11)
+    """
     projection = Projection(paths)
     for texts in (
         [json.dumps(each).encode("utf-8", "surrogatepass") for each in events],

@@ -69,7 +69,7 @@ def test_a_definition_that_is_needed_again_comes_back():
 
 
 def test_only_the_keyword_that_is_refused_is_taken_back():
-    """An identifier, a limit or a choice comes back without the rest. (R297)"""
+    """If one keyword is refused, such as an identifier, a limit or a choice, only its old value comes back. (R297)"""
     old = {"id": "x", "properties": {"a": S | {"maxLength": 3}, "b": {"anyOf": [S, INT]}}}
     new = {"id": "y", "title": "t", "properties": {"a": S | {"maxLength": 4, "title": "t"}, "b": {"anyOf": [S]}}}
     assert proposal(old, new) == old | {

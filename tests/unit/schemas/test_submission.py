@@ -111,7 +111,9 @@ def test_metadata_is_reserved_in_business_events(schema, refused):
 
 @pytest.mark.parametrize("mode", [FORWARD, NONE])
 def test_unknown_keywords_are_welcome(mode):
-    """Extension keywords, and values that only a meta-schema would refuse, are accepted in other modes. (R161)"""
+    """Extension keywords, and values that only a meta-schema would refuse, are accepted in every mode except
+    `compatible`. (R161)
+    """
     assert accept(
         {"x-owner": "shop", "not": {"type": "null"}, "required": [], "properties": {"a": {"enum": []}}}, mode=mode
     )

@@ -56,7 +56,7 @@ def test_events_are_joined_as_they_were_stored():
 
 
 def test_equal_cuts_share_their_bytes():
-    """Streams that cut at the same positions share the same bytes."""
+    """Streams whose batches have the same events share the bytes of their lines."""
     chunk = a_chunk("a", "b", "c")
     chunk.shared = True
     first, _ = chunk.run_from_offset(0).split(2)
@@ -195,7 +195,9 @@ def test_text_that_grows_is_cut_at_the_same_places(first, last):
 )
 @pytest.mark.parametrize("as_text", [False, True])
 def test_long_work_is_cut_into_steps(sizes, expected, as_text):
-    """In this test, a step covers at most ten bytes, or one event, and never too many events. (P176)"""
+    """Here, a step covers at most ten bytes, or a single longer event, and never more than the maximum number of
+    events. (P176)
+    """
     texts = [b"7" * size for size in sizes]
     found = a_chunk(*map(Record, texts), start=5).run_from_offset(5)
     if as_text:

@@ -315,7 +315,9 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
 
 
 def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
-    """A follower that arrives where another one has failed gets the same error, rather than waiting for ever."""
+    """If a follower fails because its next events are unavailable, a later follower at the same offset gets the same
+    error, rather than waiting for ever.
+    """
 
     async def scenario(stage: FeedSetup) -> None:
         staying = await stage.follow(1)

@@ -40,7 +40,7 @@ def test_a_keep_alive_is_a_cursor_alone(position, offset):
 
 
 def test_json_lines_need_no_words_around_them():
-    """A stream begins with its first line, and a Problem is a line like any other. (L60)"""
+    """Nothing comes before the first line of a stream, and a Problem is a line like any other. (L60)"""
     lines = JsonStreamFormat()
     assert lines.stream_opening() == b""
     assert lines.encode_problem(b'{"status":403}') == b'{"status":403}\n'
@@ -58,8 +58,8 @@ def test_server_sent_events_begin_with_where_they_are():
 
 
 def test_a_batch_is_one_server_sent_event():
-    """The data of a server-sent event are the batch as in the other format; its id is the position of the whole
-    stream after the batch.
+    """The data of a server-sent event are the batch as in a line of JSON; its id is the position of the whole stream
+    after the batch.
     """
     lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
@@ -70,12 +70,12 @@ def test_a_batch_is_one_server_sent_event():
 
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
-    """A browser stores the id, and does not show it to the page."""
+    """A browser stores the id of a keep-alive, and does not show the keep-alive to the page."""
     block = EventStreamFormat({"0": Position(1, 3)}).encode_keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 
 def test_a_server_sent_problem_has_a_name():
-    """The name lets a page distinguish a Problem from a batch."""
+    """A Problem has an event name, so a page can distinguish it from a batch."""
     block = EventStreamFormat(STARTS).encode_problem(orjson.dumps({"status": 403}))
     assert block == b'event: problem\ndata: {"status":403}\n\n'

@@ -44,7 +44,9 @@ def _describe_action(action: StreamAction) -> str:
 
 
 def test_a_partition_ends_with_what_waits_and_a_line_without_events():
-    """The stream ends with its last partition. (L78)"""
+    """At its end, a partition sends the events that wait, and then a line without events; the stream ends with its last
+    partition. (L78)
+    """
     session = a_session(partitions=2, batch_limit=10)
     assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
     assert describe_actions(session.handle_partition_end("0", Position(1, 5), 2.0)) == ["0: 0 1", "0: -"]

@@ -118,7 +118,7 @@ def run_with(stage: StreamSetup, scenario: Awaitable[None]) -> None:
 
 
 def problem(outlet: RecordingOutlet) -> tuple[int, str]:
-    """The status and the detail in the last line."""
+    """The status and the detail of the Problem in the last line of a stream."""
     body = orjson.loads(outlet.text.splitlines()[-1])
     return body["status"], body["detail"]
 
@@ -382,7 +382,7 @@ OWNED = Record(b'"bobs"', owner=Attribute("user", "bob"))
     ],
 )
 def test_events_of_others_are_not_shown(stage, subject, on, expected):
-    """While the feature is on, only clients that may read the events of an owner see such an event. (L58)"""
+    """While the feature is on, only clients that may read the events of an owner see these events. (L58)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()

@@ -109,7 +109,7 @@ def house() -> Iterator[BrokerInMemory]:
 
 @pytest.fixture
 def impatient_house() -> Iterator[BrokerInMemory]:
-    """A broker that does not wait."""
+    """A broker whose requests do not wait."""
     opened = BrokerInMemory(max_commit_timeout_seconds=-1)
     yield opened
     opened.close()

@@ -295,7 +295,8 @@ def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
 
 
 def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
-    """If one of the objects to be merged is damaged, the merger reports the reason, and leaves the segments unchanged.
+    """If one of the objects to be merged is damaged, the merger reports the reason, and leaves the segments
+    unchanged.
     """
     setup.store.remove(["log/stream/shard/007"])
     [piece] = setup.merger.plan_merges("t", 0)

@@ -48,7 +48,8 @@ def test_a_token_is_a_signed_request_to_connect():
 
 
 def test_the_signature_is_the_one_that_aws_computes():
-    """The signature covers the whole query that stands before it in the URL, and the secret appears nowhere in the URL.
+    """The signature covers the whole query that stands before it in the URL, and the secret appears nowhere in the
+    URL.
     """
     token, _ = msk_tokens.new_token_and_expiry("eu-central-1")
     url = url_in(token)

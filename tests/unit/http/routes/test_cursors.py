@@ -23,15 +23,18 @@ def test_distances_are_returned_with_their_cursors():
 
 
 def test_distance_crosses_timelines():
-    """Across timelines, whole sizes are added, and both sides of a border are the same position. (C39)"""
+    """Across timelines, whole sizes are added, and the end of a timeline is the same position as the start of the next
+    one. (C39)
+    """
     asked = [pair("001-0001-0", "001-0003-0"), pair("2", "001-0002--1"), pair("001-0003-0", "BEGIN")]
     response = Api(TimelineWithPast([3]), TimelineWithPast([4]), TimelineWithPast([1])).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [7, 0, -8]
 
 
 def test_distance_between_times_counts_what_was_stored():
-    """For two date-times, the distance is the number of events stored between them; they are returned as they were
-    sent."""
+    """For two date-times, the distance is the number of events stored between them; the answer has the date-times as
+    they were sent.
+    """
     first, last = (A_MOMENT + timedelta(minutes=minutes) for minutes in (61, 121))
     asked = [pair(first.isoformat(), last.isoformat())]
     response = Api(TimelineWithPast([3]), TimelineWithPast([4])).post("cursor-distances", asked)
@@ -48,14 +51,15 @@ def test_distance_between_partitions_is_refused():
 @pytest.mark.parametrize("offset", ["xer", "001-1-1", "001-0009-1", "0012", "9" * 20, "2026-99-99T00:00:00Z"])
 @pytest.mark.parametrize("operation", ["cursor-distances", "cursors-lag", "shifted-cursors"])
 def test_cursor_that_cannot_be_converted_is_refused(operation, offset):
-    """An offset that leads nowhere cannot be converted, and neither can a number beyond 64 bits. (C41, C49, C55,
-    C66)"""
+    """An offset that is no position in the event type cannot be converted, and neither can a number beyond 64 bits.
+    (C41, C49, C55, C66)
+    """
     body = [pair("0", offset)] if operation == "cursor-distances" else [cursor("0"), cursor(offset)]
     assert read_refusal(Api(TimelineWithPast([3])).post(operation, body)) == (422, "problem converting cursors")
 
 
 def test_distance_in_an_unknown_partition_is_refused():
-    """A partition that the timelines in between do not have is refused. (C43)"""
+    """A partition that a timeline between the two positions does not have is refused. (C43)"""
     response = Api(TimelineWithPast([3]), TimelineWithPast([3])).post(
         "cursor-distances", [pair("0", "001-0002-0", "9")]
     )
@@ -192,8 +196,9 @@ def test_lag_of_expired_and_future_cursors():
 
 
 def test_lag_of_an_unknown_partition():
-    """The error for a number in an unknown partition differs from that for a beginning that cannot be converted.
-    (C55)"""
+    """A missing partition has one message with a number, and another one with BEGIN, which cannot be converted there.
+    (C55)
+    """
     api = Api(TimelineWithPast([9]))
     assert read_refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
     assert read_refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")

@@ -90,7 +90,7 @@ def test_cursors_that_cannot_be_parsed_are_refused(text):
     ],
 )
 def test_cursors_of_partitions_are_checked(asked, detail):
-    """A cursor that leads nowhere is refused with the reason. (C22, C23, C24, C25)"""
+    """A cursor that is no position in the event type is refused with the reason. (C22, C23, C24, C25)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
 
 

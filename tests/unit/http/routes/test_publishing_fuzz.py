@@ -105,7 +105,7 @@ def application():
     headers=HEADERS,
 )
 def test_every_request_is_answered(application, name, to, body, headers):
-    """Any body, with any headers, gets an answer that names the fault. (P3, P4)"""
+    """Any request is answered: with success, with the outcome of each event, or with a Problem. (P3, P4)"""
     path = f"/event-types/{name}/{to}"
     answer = application.answer(Request(method="POST", path=path, target=path, headers=headers, body=body))
     assert answer.status in (200, 400, 404, 415, 422), answer.body

@@ -56,7 +56,9 @@ def test_tables_are_restored_into_another_bucket(live):
 
 
 def test_later_backups_store_only_new_files_of_tables(live):
-    """A file that the place has is not read again, and goes with the last backup that needs it. (B17, B22)"""
+    """A file that is already in the destination is not read again, and is removed with the last backup that needs it.
+    (B17, B22)
+    """
     live.resources.write_table("order_placed", ["a", "b"])
     first = live.back_up()
     live.resources.write_table("order_placed", ["b", "c"], snapshot=2)

@@ -184,8 +184,8 @@ def test_json_schema_does_not_follow_avro():
 
 
 def test_wide_unions_take_bounded_work():
-    """Each branch of a union is compared with each of the other's, so schemas with too many pairs are refused.
-    (R186)
+    """Each branch of a union is compared with each branch of the other union, so schemas with too many pairs are
+    refused. (R186)
     """
 
     def wide_union(size):

@@ -82,7 +82,7 @@ def test_what_fastavro_writes_is_read_and_written_back():
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
 @pytest.mark.parametrize("of", ["float", "double"])
 def test_what_is_no_number_in_json_is_a_text(of, value, text):
-    """The strings are the same as in Java. (P152)"""
+    """A value that JSON has no number for becomes the same string as in Java. (P152)"""
     assert read(of, encode(of, value)) == text
     assert write(of, text) == encode(of, value)
 

@@ -67,7 +67,9 @@ class TestJoining:
         )
 
     def test_waits_for_a_reset(self):
-        """While offsets are being set, no session joins; an abandoned reset does not prevent it. (S141, S144)"""
+        """While offsets are being set, no session joins; once the time of a reset is over, it keeps no session away.
+        (S141, S144)
+        """
         being_reset = an_assignment("", reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict) as raised:
             join(being_reset, a_session("a"))
@@ -77,7 +79,7 @@ class TestJoining:
         ]
 
     def test_reports_missing_slots_rather_than_a_reset_in_progress(self):
-        """If there is neither a slot nor an end of the reset, the session learns of the missing slots. (S156)"""
+        """If there is no free slot while offsets are being set, the refusal names the missing slot. (S156)"""
         full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict, match="No free slots"):
             join(full, a_session("b"))
@@ -125,7 +127,9 @@ def test_entries_are_replaced_in_their_places():
 
 
 def test_large_subscriptions_move_in_several_writes():
-    """No write moves more owners than one write may, and repeated writes lead to fair shares. (S319)"""
+    """No write changes the owners of more partitions than one write may, and repeated writes lead to fair shares.
+    (S319)
+    """
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
     while (following := with_rebalanced_partitions(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))

@@ -167,9 +167,10 @@ class TestOwnership:
         }
 
     def test_ends_with_the_subscription(self, house, name, subscription, session):
-        """After the deletion, the subscription of a commit is not found. (S75)
+        """A commit for a deleted subscription is refused as not found. (S75)
 
-        Its definition is not cached for further commits."""
+        The definition of the subscription is not cached for further commits.
+        """
         house.api.delete(f"/subscriptions/{subscription['id']}")
         assert house.commit(subscription, session, a_cursor(name, "0", 1)).status_code == 404
         assert house.coordination.committed_offsets(subscription["id"]) == {}
@@ -187,7 +188,9 @@ class TestOwnership:
         assert problem(answer, 422) == f"Session with stream id {session} not found"
 
     def test_hears_of_what_others_have_committed(self, house, name, subscription, session):
-        """Commits by another request during this one make the cursors of this one outdated. (S120)"""
+        """If another request commits a later position while a commit is in progress, the cursors of the commit in
+        progress are outdated. (S120)
+        """
         real, once = house.coordination.commit, [5]
 
         def meanwhile(*arguments):

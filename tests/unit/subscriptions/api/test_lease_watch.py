@@ -126,7 +126,9 @@ def test_a_slow_answer_takes_no_one_for_dead(setup):
 
 
 def test_a_clock_that_is_set_back_while_leases_are_read_takes_no_one_for_dead(setup):
-    """A lease that was written by the new time would have expired long ago by the old time. (S318)"""
+    """If the clock is set back while leases are read, a lease that was renewed by the new time seems to have expired
+    long ago by the old time; its process still counts as alive. (S318)
+    """
     leases = setup.coordination.lease_expiries
 
     def meanwhile():

@@ -90,7 +90,9 @@ def test_an_event_that_consumers_fail_at_is_named(house):
 
 
 def test_housekeeping_counts_those_that_are_late(house, caplog):
-    """Subscriptions without a consumer count as well, and the log names them with the cause. (O11)"""
+    """Housekeeping counts the late subscriptions, even those without a consumer, and the log names them with the cause.
+    (O11)
+    """
     name = house.event_type(events=1)
     late = house.subscription(name, objective=OBJECTIVE)
     house.subscription(name)

@@ -41,7 +41,7 @@ def impatient():
 
 @pytest.fixture
 def serving(impatient):
-    """How a process that serves streams of a subscription takes part in a reset."""
+    """A function that returns the sessions of a subscription in a process that serves them and carries out resets."""
 
     def members(subscription):
         execute_reset = impatient.subscription_services.reset_execution.try_to_execute
@@ -146,7 +146,7 @@ class TestReset:
         assert resetting.result(60).status_code == 204
 
     def test_notices_who_dies_while_it_waits(self, house, threads):
-        """A session that dies meanwhile is soon noticed. (S225)"""
+        """If a session dies while a reset waits for it, the reset soon notices. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
@@ -167,8 +167,9 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_clears_what_is_known_of_failures(self, house):
-        """The counts of failed commits and the searches are cleared, but only for the partitions that are reset. (S142,
-        S263)"""
+        """The counts of failed streams, and the searches for failing events, are cleared only for the partitions that
+        are reset. (S142, S263)
+        """
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         old = house.assignment(subscription)

@@ -57,7 +57,7 @@ def session_of(house, subscription, stream_id) -> Session | None:
 
 
 def members_of(house, subscription):
-    """The changes that the process of the sessions makes."""
+    """The sessions of a subscription, as the process that serves them reads and changes them."""
     return SubscriptionSessions(house.coordination, subscription["id"], house.clock, execute_reset=print)
 
 

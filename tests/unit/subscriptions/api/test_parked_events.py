@@ -142,7 +142,9 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 
 
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
-    """As with setting cursors, there can be only one at a time."""
+    """While cursors are being set, a redrive is refused: a subscription can have only one of these requests at a
+    time.
+    """
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, SetOffsets())
     with pytest.raises(Conflict):

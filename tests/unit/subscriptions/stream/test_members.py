@@ -209,8 +209,9 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
 
 
 def test_whoever_leaves_writes_down_what_its_partitions_have_failed_at(coordination, clock):
-    """The counts are those that the session knows; a partition that was taken from the session keeps its own. (S254,
-    S262, S340)"""
+    """A session that leaves writes the counts of failures that it knows; a partition that was taken from it keeps its
+    own count. (S254, S262, S340)
+    """
     members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
     old = members.assignment()
     taken = [replace(old.entries[1], owner=None, failed_streams=1)]

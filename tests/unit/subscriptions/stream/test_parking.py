@@ -132,7 +132,9 @@ def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
 
 
 def test_keys_are_asked_for_again_when_the_assignment_changes():
-    """The last parked event of a key may have been removed, but events that were parked after the request count."""
+    """When the assignment changes, the keys with parked events are read again, because the last event of a key may have
+    been removed. Events that are parked after this read began still count.
+    """
     harness = a_harness("a", "b")
     harness.change(entry(0, ME))
     [call] = harness.take_calls()

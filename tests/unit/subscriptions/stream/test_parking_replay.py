@@ -115,7 +115,9 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
 
 
 def test_a_replay_source_is_lost_with_its_log(threads):
-    """After the parked events, the source is lost when the log is lost; both are released together."""
+    """After the parked events, the source reports a missing topic as soon as the source of the log does; both are
+    released together.
+    """
     source = a_source(threads)
     source._onward.is_topic_missing = True
     assert not source.is_topic_missing

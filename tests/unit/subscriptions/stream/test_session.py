@@ -323,7 +323,9 @@ def test_the_committed_count_has_what_was_passed_over():
 
 
 def test_keep_alives_are_limited():
-    """The stream closes without a message when every partition had this many keep-alives in a row. (S196, S217)"""
+    """The stream closes without a message when every partition has had as many keep-alives in a row as the limit says.
+    (S196, S217)
+    """
     harness = SessionHarness(0, 1, keep_alive_limit=2, flush_seconds=10, commit_seconds=60)
     harness.wait(10)
     harness.arrive(1)
@@ -501,7 +503,9 @@ def test_an_idle_stream_is_not_woken_between_keep_alives():
 
 
 def test_what_was_done_ahead_is_not_sent_again():
-    """Events that were done ahead count as consumed as soon as every event before them is. (X61)"""
+    """Events that were committed ahead are not sent again; they count as consumed as soon as every event before them
+    is. (X61)
+    """
     harness = SessionHarness(batch_limit=1, max_uncommitted_events=100, flush_seconds=600)
     done = (OffsetRange(1, 0, 0), OffsetRange(1, 3, 4), OffsetRange(1, 6, 6))
     harness.offsets[a_place(0)] = CommittedOffset(at(1), None, A_MOMENT, done)
@@ -536,7 +540,7 @@ def test_batches_are_counted_when_they_are_committed():
 
 
 def test_without_an_objective_nothing_is_counted():
-    """A subscription without an objective bears no cost for others. (O3)"""
+    """For a subscription without an objective, commits report no batches. (O3)"""
     harness = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
     harness.arrive(9)
     harness.commit(8)

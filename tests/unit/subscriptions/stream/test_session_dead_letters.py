@@ -144,8 +144,9 @@ def test_the_search_goes_on_in_the_next_stream():
 
 
 def test_an_event_is_dropped():
-    """An event that was sent alone this many times without a commit is not sent again; the search continues after it.
-    (S259, S260)"""
+    """An event that was sent alone as many times as the policy allows, without a commit, is not sent again; the search
+    continues after it. (S259, S260)
+    """
     harness = a_harness(fails=3, search_end=4)
     harness.arrive(3)
     [drop] = harness.take_calls()

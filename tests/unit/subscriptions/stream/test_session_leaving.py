@@ -40,7 +40,7 @@ def test_a_client_that_leaves_is_not_waited_for():
 
 
 def test_a_client_may_leave_while_its_stream_closes():
-    """A session that waits for the last commits ends without these. (S324)"""
+    """A session that waits for the last commits ends without them. (S324)"""
     harness = SessionHarness(0, stream_seconds=10, commit_seconds=60)
     harness.arrive(1)
     harness.wait(11)
@@ -84,7 +84,8 @@ def test_leaving_is_no_timeout():
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_leaves_says_where_partitions_stand(leaves):
     """Each partition counts one more stream if events that were sent are not committed, with or without a policy.
-    Skipped events before that position are committed. (S340)"""
+    Skipped events before the first uncommitted one are committed. (S340)
+    """
     harness = SessionHarness(
         0, 1, commit_seconds=5, max_uncommitted_events=10, deliverable=lambda record: record.value != b'"skipped"'
     )

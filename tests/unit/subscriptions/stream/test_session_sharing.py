@@ -166,7 +166,9 @@ def test_an_offset_of_another_is_not_begun_from():
 
 
 def test_an_answer_that_came_too_late():
-    """If another opening has overtaken an opening, its answer is ignored. (S208)"""
+    """If a partition is opened again before an earlier opening is answered, the answer to the earlier one is ignored.
+    (S208)
+    """
     harness = SessionHarness(0, opening=False)
     [first] = harness.take_calls()
     harness.commit(5)
