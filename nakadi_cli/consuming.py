@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     help="Seconds that the broker waits for a commit. `consume` extends them while it works on a batch.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
-@click.option("--no-follow", is_flag=True, help="End when no more events wait.")
+@click.option("--no-follow", is_flag=True, help="End after the events that existed at the start.")
 def consume(
     subscription: str, line: str | None, batch_size: int, commit_timeout: int, limit: int | None, no_follow: bool
 ) -> None:

@@ -27,6 +27,7 @@ from nakadi_client.consumer_core import (
     ConsumerCore,
     Count,
     End,
+    Find,
     Health,
     Patience,
     Place,
@@ -48,6 +49,7 @@ from nakadi_client.consuming import (
     stop_at,
     tell,
     tell_count,
+    tell_found,
 )
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
@@ -73,7 +75,8 @@ class Consumer(Generic[Event]):
     current batch, unless it called `batch.done()`. Uncommitted events are delivered again, so delivery is at least
     once.
 
-    With `limit`, the loop ends after this many events; with `follow=False`, when no more events wait. `patience` says
+    With `limit`, the loop ends after this many events; with `follow=False`, after the
+    events that existed at the beginning, or when no more events wait. `patience` says
     when to give up on a broker that does not answer; by default, never.
 
     One thread reads the stream, and another one commits. The functions `on_…` run in the thread of the loop.
@@ -310,8 +313,8 @@ class Consumer(Generic[Event]):
                     self._work.notify_all()
                     self._todo.notify_all()
                     return
-            if isinstance(step, Count):
-                self._count()
+            if isinstance(step, (Find, Count)):
+                self._ask(step)
                 continue
             error = self._read_stream(step.options)
             with self._lock:
@@ -320,10 +323,13 @@ class Consumer(Generic[Event]):
                 self._work.notify_all()
                 self._todo.notify_all()
 
-    def _count(self) -> None:
-        answer = self._api.send(self._requests.stats())
+    def _ask(self, step: Find | Count) -> None:
+        answer = self._api.send(self._requests.find(step) if isinstance(step, Find) else self._requests.stats())
         with self._lock:
-            tell_count(self._core, answer, time.monotonic())
+            if isinstance(step, Find):
+                tell_found(self._core, step, answer, time.monotonic())
+            else:
+                tell_count(self._core, answer, time.monotonic())
             self._work.notify_all()
             self._todo.notify_all()
 

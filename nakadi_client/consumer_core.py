@@ -15,7 +15,7 @@ The core is not thread-safe: drivers lock it. `now` is a clock that only goes fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from math import inf
 from typing import Any, Literal
@@ -38,6 +38,9 @@ _COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
 _SECONDS_FOR_LAST_COMMITS = 2.0
 # A partition without a line for this many flush timeouts, and some seconds, has moved to another stream.
 _SILENT_FLUSHES, _SILENT_SECONDS = 3, 5.0
+# Without `follow`, a stream also ends after this many empty lines of each partition, one a second. The broker reports
+# events that it cannot read in less time.
+_EMPTY_LINES_AT_END = 3
 # No free slot: another stream has to end first.
 _TAKEN = Pauses(first=0.5, longest=5.0)
 _TRY_AGAIN = (408, 409, 429)
@@ -113,6 +116,12 @@ class Open(msgspec.Struct, frozen=True):
 
 class Count(msgspec.Struct, frozen=True):
     """Ask how many events of the subscription are not committed."""
+
+
+class Find(msgspec.Struct, frozen=True):
+    """Ask for the newest offsets of an event type or, if it is None, for the event types of the subscription."""
+
+    event_type: str | None = None
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -237,8 +246,9 @@ class _Session(msgspec.Struct):
 
 
 class ConsumerCore:
-    """The successive streams of one subscription, until `limit` events are handed out. Without `follow`, it ends when
-    the broker has no more events.
+    """The successive streams of one subscription, until `limit` events are handed out. Without `follow`, it ends after
+    the events that existed at the beginning, or when no more events wait: the last events may be ones that no stream
+    delivers, or another stream may have their partition.
     """
 
     def __init__(
@@ -258,6 +268,10 @@ class ConsumerCore:
         self._handed_out = 0
         self._follow = follow
         self._has_to_count = False
+        # The event types whose ends are not known yet; None before they are known, and empty if nothing is to be found.
+        self._unmeasured: list[str] | None = [] if follow else None
+        # The last offset that each partition had at the beginning, for partitions that are not finished up to it.
+        self._ends: dict[Place, str] = {}
         self._patience = patience
         # The start of the present series of failures, and the time since which other consumers have had all slots.
         self._failing_since = self._taken_since = inf
@@ -292,7 +306,7 @@ class ConsumerCore:
 
     # The stream -------------------------------------------------------------------------------------------------------
 
-    def connection_step(self, now: float) -> Open | Count | Wait | End:
+    def connection_step(self, now: float) -> Open | Find | Count | Wait | End:
         """The next action of the party that reads the stream, when none is open."""
         if self._stopping or self._error:
             self.state = State.OVER
@@ -300,12 +314,33 @@ class ConsumerCore:
         ready_at = max(self._reopen_at, self._last_commits_until(now))
         if now < ready_at:
             return Wait(ready_at)
+        if self._unmeasured is None or self._unmeasured:
+            return Find(self._unmeasured[0] if self._unmeasured else None)
         if self._has_to_count:
             return Count()
         if self._handed_out >= self._limit:
             return Wait()
         self.state = State.OPENING
         return Open(self._options_of_next())
+
+    def handle_event_types(self, names: Sequence[str]) -> None:
+        """Take the event types of the subscription; none if the broker does not tell."""
+        self._unmeasured = list(names)
+
+    def handle_newest_offsets(self, event_type: str, offsets: Mapping[str, str] | None) -> None:
+        """Take the newest offsets of those partitions of an event type that have events. If the broker does not tell
+        (None), the consumer ends when no more events wait.
+        """
+        if offsets is None:
+            self._unmeasured, self._ends = [], {}
+            return
+        assert self._unmeasured is not None
+        self._unmeasured.remove(event_type)
+        chosen = {(each["event_type"], each["partition"]) for each in self.options.partitions}
+        ends = {(event_type, partition): offset for partition, offset in offsets.items()}
+        self._ends |= {place: offset for place, offset in ends.items() if not chosen or place in chosen}
+        if not self._unmeasured and not self._ends:
+            self.stop()
 
     def handle_uncommitted_count(self, events: int) -> None:
         """Take the number of uncommitted events. The stream also ends if another one has the partitions with the
@@ -364,6 +399,8 @@ class ConsumerCore:
             if not session.uncommitted:
                 session.clock_since = now
             session.uncommitted += 1
+        elif not any(each.cursor.place == place for each in (*self._ready, *session.in_hand.values())):
+            self._note_end(place, cursor.offset)
         session.positions[place] = cursor.offset
         self._look_for_lost(session, now)
 
@@ -455,6 +492,7 @@ class ConsumerCore:
         self._batches += 1
         self._hand_since = None
         session.handled.add(batch, now)
+        self._note_end(batch.cursor.place, batch.cursor.offset)
 
     def let_go(self) -> None:
         """Stop the work on the current batches, and commit none of them."""
@@ -592,13 +630,24 @@ class ConsumerCore:
 
     # ------------------------------------------------------------------------------------------------------------------
 
+    def _note_end(self, place: Place, offset: str) -> None:
+        """Note that a partition is finished up to an offset, and stop after the last partition. Offsets sort like their
+        strings.
+        """
+        if place in self._ends and offset >= self._ends[place]:
+            del self._ends[place]
+            if not self._ends:
+                self.stop()
+
     def _options_of_next(self) -> StreamOptions:
         """Return the parameters of the next stream: it delivers at most as many events as `limit` still allows."""
         options = self.options
         if self._limit < inf:
             left = int(self._limit) - self._handed_out
             options = msgspec.structs.replace(options, stream_limit=min(options.stream_limit or left, left))
-        return options if self._follow else msgspec.structs.replace(options, stream_keep_alive_limit=1)
+        return (
+            options if self._follow else msgspec.structs.replace(options, stream_keep_alive_limit=_EMPTY_LINES_AT_END)
+        )
 
     def _recover(self) -> None:
         self._failures = 0

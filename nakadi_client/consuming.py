@@ -12,7 +12,7 @@ import msgspec
 from nakadi_client.answers import Answer
 from nakadi_client.batches import Batch
 from nakadi_client.connections import Request, json_request, path
-from nakadi_client.consumer_core import Action, Commit, ConsumerCore, Extend, Look, Place, StreamOptions
+from nakadi_client.consumer_core import Action, Commit, ConsumerCore, Extend, Find, Look, Place, StreamOptions
 from nakadi_client.decoding import Cursor, PoisonEvent
 from nakadi_client.errors import NoAnswer, Poison
 from nakadi_client.events import encode, new_eid
@@ -59,6 +59,11 @@ class Requests(msgspec.Struct, frozen=True):
         stream = path("subscriptions", self.subscription, "streams", action.stream_id)
         return Request("POST", f"{stream}/extend") if isinstance(action, Extend) else Request("DELETE", stream)
 
+    def find(self, step: Find) -> Request:
+        if step.event_type is None:
+            return Request("GET", path("subscriptions", self.subscription))
+        return Request("GET", path("event-types", step.event_type, "partitions"))
+
     def stats(self) -> Request:
         return Request("GET", path("subscriptions", self.subscription, "stats"))
 
@@ -96,6 +101,20 @@ def tell_count(core: ConsumerCore, answer: Answer | NoAnswer, now: float) -> Non
         core.handle_refusal(answer, now)
     else:
         core.handle_uncommitted_count(sum(lag_of(answer).values()))
+
+
+def tell_found(core: ConsumerCore, step: Find, answer: Answer | NoAnswer, now: float) -> None:
+    """Tell the core the event types of the subscription, or the newest offsets of one."""
+    if isinstance(answer, NoAnswer) or answer.status >= 500 or answer.status in (408, 429):
+        core.handle_refusal(answer, now)
+    elif step.event_type is None:
+        core.handle_event_types(_SUBSCRIPTION.decode(answer.body).event_types if answer.status == 200 else ())
+    elif answer.status != 200:
+        core.handle_newest_offsets(step.event_type, None)
+    else:
+        found = _PARTITIONS.decode(answer.body)
+        offsets = {each.partition: each.newest_available_offset for each in found if each.has_events}
+        core.handle_newest_offsets(step.event_type, offsets)
 
 
 def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
@@ -155,9 +174,25 @@ class _Stats(msgspec.Struct):
     items: list[_TypeStats]
 
 
+class _Subscription(msgspec.Struct):
+    event_types: list[str]
+
+
+class _Partition(msgspec.Struct):
+    partition: str
+    oldest_available_offset: str
+    newest_available_offset: str
+
+    @property
+    def has_events(self) -> bool:
+        return self.oldest_available_offset <= self.newest_available_offset
+
+
 class _Cursors(msgspec.Struct):
     items: list[Cursor]
 
 
 _CURSORS = msgspec.json.Decoder(_Cursors)
+_SUBSCRIPTION = msgspec.json.Decoder(_Subscription)
+_PARTITIONS = msgspec.json.Decoder(list[_Partition])
 _STATS = msgspec.json.Decoder(_Stats)

@@ -22,6 +22,7 @@ from nakadi_client.consumer_core import (
     ConsumerCore,
     Count,
     End,
+    Find,
     Health,
     Patience,
     Place,
@@ -42,6 +43,7 @@ from nakadi_client.consuming import (
     stop_at,
     tell,
     tell_count,
+    tell_found,
 )
 from nakadi_client.decoding import PoisonEvent
 from nakadi_client.errors import Closed, NakadiError, NoAnswer
@@ -280,6 +282,10 @@ class Consumer(Generic[Event]):
             if isinstance(step, End):
                 self._tell()
                 return
+            if isinstance(step, Find):
+                tell_found(self._core, step, await self._api.send(self._requests.find(step)), time.monotonic())
+                self._tell()
+                continue
             if isinstance(step, Count):
                 tell_count(self._core, await self._api.send(self._requests.stats()), time.monotonic())
                 self._tell()

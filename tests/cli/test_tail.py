@@ -179,6 +179,7 @@ def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, tmp_
         assert (found.code, found.out) == (6, ""), found
         what = "The next events" if command[0] == "consume" else "Events up to 001-0001-000000000000000019"
         last = found.err.splitlines()[-1]
+        assert found.err.splitlines()[0].endswith("See NakadiArchiveCannotBeRead in docs/operations.md. Trying again.")
         assert last.startswith(f"Error: {what} of partition 0 of {name} "), found.err
         assert "not be read" in last or "cannot be read" in last
         assert last.endswith("See NakadiArchiveCannotBeRead in docs/operations.md."), found.err

@@ -366,6 +366,17 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
     assert list(consume(nakadi.url, subscription_to_orders, follow=False)) == []
 
 
+def test_a_consumer_that_does_not_follow_ends_while_events_keep_coming(nakadi, subscription_to_orders):
+    """It ends after the events that existed at the beginning, and perhaps some more."""
+    numbers = []
+    for batch in consume(nakadi.url, subscription_to_orders, follow=False, options=PATIENT):
+        numbers += [event["n"] for event in batch.events]
+        # Each batch has successors, so the log never ends.
+        publish(nakadi, range(len(numbers) + 1000, len(numbers) + 1010))
+        assert len(numbers) < 1000
+    assert set(range(300)) <= set(numbers)
+
+
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
     """After an abort, the current batch and the handled, uncommitted ones come again, and the consumer reports no
     trouble.

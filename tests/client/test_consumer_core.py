@@ -22,6 +22,7 @@ from nakadi_client.consumer_core import (
     Count,
     End,
     Extend,
+    Find,
     Leave,
     Look,
     Open,
@@ -31,6 +32,7 @@ from nakadi_client.consumer_core import (
     Trouble,
     Wait,
 )
+from nakadi_client.consuming import tell_found
 from nakadi_client.errors import EventsUnreadable, NakadiError, NoAnswer, Refused
 
 NO_ROUTE = Answer(404, b'{"detail":"There is nothing at this path"}')
@@ -228,6 +230,9 @@ def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, 
 
 def open_core(policy=EACH_BATCH, *, limit=None, follow=True, **options):
     core = ConsumerCore(StreamOptions(**options), policy, lambda: 0.0, limit=limit, follow=follow)
+    if not follow:
+        assert core.connection_step(0.0) == Find()
+        core.handle_event_types([])
     assert isinstance(core.connection_step(0.0), Open)
     core.handle_opened_stream("s", 0.0)
     return core
@@ -502,12 +507,67 @@ def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
     assert isinstance(core.connection_step(0.0), Wait)
     assert isinstance(core.connection_step(1.0), Count)
     core.handle_uncommitted_count(3)
-    assert core.connection_step(1.0).options.stream_keep_alive_limit == 1
+    assert core.connection_step(1.0).options.stream_keep_alive_limit == 3
     core.handle_opened_stream("t", 1.0)
     core.handle_closed_stream(2.0)
     core.handle_uncommitted_count(0)
     assert isinstance(core.connection_step(2.0), End)
     assert next_batch(core) == End()
+
+
+def core_with_ends(*ends, **options):
+    """A consumer that does not follow, and whose partitions have these newest offsets."""
+    core = ConsumerCore(StreamOptions(**options), EACH_BATCH, lambda: 0.0, follow=False)
+    partitions = [
+        {"partition": str(each), "oldest_available_offset": offset_text(0), "newest_available_offset": offset_text(end)}
+        for each, end in enumerate(ends)
+    ]
+    for content in ({"event_types": ["t"]}, partitions):
+        tell_found(core, core.connection_step(0.0), Answer(200, msgspec.json.encode(content)), 0.0)
+    return core
+
+
+def test_a_consumer_that_does_not_follow_ends_while_events_keep_coming():
+    """It ends when the events of each partition that existed at the beginning are done: handled, or committed before.
+    Partitions without events do not count.
+    """
+    core = core_with_ends(1, 3, -1)
+    core.connection_step(0.0)
+    core.handle_opened_stream("s", 0.0)
+    core.handle_line(stream_line("0", [0, 1, 2]), 0.0)
+    core.handle_line(keep_alive("0", 2), 0.0)
+    core.handle_line(keep_alive("1", 2), 0.0)
+    core.handle_line(stream_line("0", [3, 4]), 0.0)
+    core.finish_batch(next_batch(core), 0.0)
+    batch = next_batch(core)
+    assert batch.events == [{"n": 3}, {"n": 4}]
+    core.handle_line(keep_alive("1", 3), 0.0)
+    core.finish_batch(batch, 0.0)
+    assert next_batch(core) == End()
+    assert core.commit_step(0.0).cursors == (batch.cursor,)
+
+
+def test_no_stream_is_opened_for_events_that_did_not_exist():
+    """If no partition had events at the beginning, or none of the chosen ones, the consumer ends at once."""
+    assert core_with_ends(-1, -1).connection_step(0.0) == End()
+    chosen = ({"event_type": "t", "partition": "1"},)
+    assert core_with_ends(3, -1, partitions=chosen).connection_step(0.0) == End()
+
+
+def test_ends_that_a_broker_does_not_tell_are_not_needed():
+    """A consumer that may not see the partitions of an event type ends when no more events wait; one whose broker does
+    not answer asks again.
+    """
+    for answers in ([Answer(404)], [Answer(200, b'{"event_types":["t"]}'), Answer(403)]):
+        core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, follow=False)
+        tell_found(core, core.connection_step(0.0), NoAnswer("down"), 0.0)
+        assert isinstance(core.connection_step(0.0), Wait)
+        for answer in answers:
+            tell_found(core, core.connection_step(1.0), answer, 1.0)
+        assert isinstance(core.connection_step(1.0), Open)
+        core.handle_opened_stream("s", 1.0)
+        core.handle_closed_stream(1.0)
+        assert isinstance(core.connection_step(1.0), Count)
 
 
 @pytest.mark.parametrize(

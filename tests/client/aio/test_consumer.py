@@ -247,6 +247,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
     assert len(first) == 70
     assert nakadi.unconsumed(subscription_to_orders) == 230
     assert sorted(first + asyncio.run(work(follow=False))) == list(range(300))
+    assert asyncio.run(work(follow=False)) == []
     assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
