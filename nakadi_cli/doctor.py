@@ -29,6 +29,7 @@ _HINDRANCES = {
 }
 _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
+_UNREAD_SECONDS = 60.0
 _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
 # The broker retries a failed operation within minutes. What failed less than five minutes ago probably still fails.
@@ -39,10 +40,13 @@ _LOST_COMMITS = (
     " see NakadiCannotStoreEvents in docs/operations.md"
 )
 _FAULTS = {
-    "nakadi_sqlite_commit_failures_total": _FAILED_COMMITS,
-    "nakadi_archive_failures_total": "attempt to archive failed",
-    "nakadi_worker_restarts_total": "restart of workers",
+    "nakadi_sqlite_commit_failures_total": (_FAILED_COMMITS, ""),
+    "nakadi_archive_failures_total": ("attempt to archive failed", "NakadiIndexerIsBehind"),
+    "nakadi_worker_restarts_total": ("restart of workers", "NakadiWorkersDie"),
 }
+"""What the metrics of faults count, and the section of docs/operations.md that helps."""
+
+_SLOW_COMMIT_SECONDS = 1.0
 
 
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -54,7 +58,7 @@ _REPAIR = (
 
 _NOT_MOUNTED = (
     "Streams wait there, and nothing is lost. Check that the file system or bucket of the archive is there, and that"
-    " the broker may read it; the log names the cause"
+    " the broker may read it; the log names the cause; see NakadiArchiveCannotBeRead in docs/operations.md"
 )
 
 _SILENT_PROCESSES = "The broker replaces a silent worker by itself; see NakadiWorkersDie in docs/operations.md"
@@ -86,9 +90,9 @@ def doctor(folder: Path | None) -> None:
 
     The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
     restrict work, who is blocked, where the default storage is, whether disks are full, what has failed in the last
-    quarter of an hour, which parts of the archive are damaged, which subscriptions are stalled or have parked events,
-    and which annotations are misspelled. It names the processes of the broker. It reports and skips whatever the token
-    may not see.
+    quarter of an hour, whether commits are slow, which parts of the archive are damaged, which subscriptions are
+    stalled, have parked events or are not read, and which annotations are misspelled. It names the processes of the
+    broker, and those that do not answer. It reports and skips whatever the token may not see.
     """
     if folder is not None:
         _write_rules(folder)
@@ -182,8 +186,8 @@ def _check_storage(api: Api) -> Finding:
     return Finding("storage", "well", f"new event types go to {chosen[0]}")
 
 
-def _check_subscriptions(api: Api) -> Finding:
-    seen, stalled, parked = 0, [], []
+def check_subscriptions(api: Api) -> Finding:
+    seen, stalled, parked, unread = 0, [], [], []
     for subscription in api.items("/subscriptions"):
         if seen == _MOST_SUBSCRIPTIONS:
             break
@@ -192,6 +196,8 @@ def _check_subscriptions(api: Api) -> Finding:
         stats: dict[str, Any] = api.get(path("subscriptions", identity, "stats"))
         if any(each.get("stalled") for item in stats["items"] for each in item["partitions"]):
             stalled.append(identity)
+        elif _waits_without_reader(api, stats, identity):
+            unread.append(identity)
         if "PARK_KEY" in (subscription.get("annotations") or {}).values():
             where = path("subscriptions", identity, "parked-events")
             parked += [identity] if api.get(where, limit=1)["items"] else []
@@ -201,8 +207,23 @@ def _check_subscriptions(api: Api) -> Finding:
         found.append(f"stalled: {', '.join(stalled)} (see {commands})")
     if parked:
         found.append(f"with parked events: {', '.join(parked)}")
+    if unread:
+        found.append(f"with events that have waited for more than a minute, and no reader: {', '.join(unread)}")
     looked = f"checked {seen}" if seen < _MOST_SUBSCRIPTIONS else f"checked the newest {seen}"
-    return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
+    return Finding("subscriptions", "ill" if stalled else "notice" if found else "well", "; ".join([looked, *found]))
+
+
+def _waits_without_reader(api: Api, stats: Mapping[str, Any], identity: str) -> bool:
+    """Whether a subscription has had events for a while, and no stream reads them."""
+    partitions = [each for item in stats["items"] for each in item["partitions"]]
+    if any(each.get("stream_id") for each in partitions) or not any(
+        each.get("unconsumed_events") for each in partitions
+    ):
+        return False
+    # Only now, because the broker has to read the next event of each partition for it.
+    items = api.get(path("subscriptions", identity, "stats"), show_time_lag="true")["items"]
+    lags = [each.get("consumer_lag_seconds") or 0 for item in items for each in item["partitions"]]
+    return max(lags, default=0) > _UNREAD_SECONDS
 
 
 def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
@@ -217,10 +238,20 @@ def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
         if free < _SHARE_OF_FULL_DISK * size
     ]
     faults = list(_faults(metrics, now()))
-    lost = any(each.what == _FAILED_COMMITS and each.is_current for each in faults)
-    found = [*full, *(str(each) for each in faults), *([_LOST_COMMITS] if lost else [])]
-    state: State = "ill" if full or lost else "notice" if any(each.is_recent for each in faults) else "well"
+    lost = any(each.what == _FAILED_COMMITS and each.is_current and not each.works_since for each in faults)
+    slow = _describe_slow_commits(metrics)
+    found = [*full, *(str(each) for each in faults), *([_LOST_COMMITS] if lost else []), *slow]
+    noticed = slow or any(each.is_recent for each in faults)
+    state: State = "ill" if full or lost else "notice" if noticed else "well"
     return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
+
+
+def _describe_slow_commits(metrics: Mapping[str, float]) -> list[str]:
+    seconds = metrics.get("nakadi_sqlite_recent_commit_seconds", 0)
+    if seconds < _SLOW_COMMIT_SECONDS:
+        return []
+    took = f"commits to the data file took {seconds:.1f} s on average in the last minute"
+    return [f"{took}; see NakadiRegistryIsSlow in docs/operations.md"]
 
 
 def check_processes(api: Api) -> Finding:
@@ -254,7 +285,7 @@ def check_archive(api: Api, now: Callable[[], float] = time.time) -> Finding:
     """Check whether reads reach the archive, and look for damaged parts that streams have reached."""
     try:
         metrics = _read_metrics(api)
-        failing = _find_fault(metrics, "nakadi_archive_read_failures_total", "read of the archive failed", now())
+        failing = _find_fault(metrics, "nakadi_archive_read_failures_total", "read of the archive failed", "", now())
         if failing is not None and failing.is_current:
             return Finding("archive", "ill", f"{failing}. {_NOT_MOUNTED}")
         damaged = _damaged_parts(api)
@@ -282,12 +313,15 @@ def _damaged_parts(api: Api) -> list[dict[str, str]]:
 @dataclass(frozen=True)
 class _Fault:
     """A fault that a broker counts. `what` begins with its noun, in the singular. `age` is the time since it last
-    happened; brokers of earlier versions do not report it.
+    happened; brokers of earlier versions do not report it. `works_since` is the Unix time since which it has not
+    happened again, if the broker has noticed that, or 0.
     """
 
     what: str
+    section: str
     count: float
     age: float | None
+    works_since: float = 0
 
     @property
     def is_recent(self) -> bool:
@@ -300,17 +334,28 @@ class _Fault:
     def __str__(self) -> str:
         last = "" if self.age is None else f", the last one {max(self.age, 0) / 60:,.0f} minutes ago"
         noun, _, rest = self.what.partition(" ")
-        return f"{format_count(int(self.count), noun)} {rest} since the start{last}"
+        works = f"; commits have succeeded since {_format_time(self.works_since)}" if self.works_since else ""
+        see = f"; see {self.section} in docs/operations.md" if self.section and self.is_recent else ""
+        return f"{format_count(int(self.count), noun)} {rest} since the start{last}{works}{see}"
+
+
+def _format_time(seconds: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def _faults(metrics: Mapping[str, float], now: float) -> Iterator[_Fault]:
-    return (found for name, what in _FAULTS.items() if (found := _find_fault(metrics, name, what, now)) is not None)
+    found = (_find_fault(metrics, name, what, section, now) for name, (what, section) in _FAULTS.items())
+    return (each for each in found if each is not None)
 
 
-def _find_fault(metrics: Mapping[str, float], name: str, what: str, now: float) -> _Fault | None:
+def _find_fault(metrics: Mapping[str, float], name: str, what: str, section: str, now: float) -> _Fault | None:
     count = _sum_of_metric(metrics, name)
+    if not count:
+        return None
     last_at = metrics.get(f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}}')
-    return _Fault(what, count, None if last_at is None else now - last_at) if count else None
+    recovered_at = metrics.get("nakadi_sqlite_commits_recovered_timestamp_seconds", 0) if what == _FAILED_COMMITS else 0
+    works_since = recovered_at if last_at is not None and recovered_at >= last_at else 0
+    return _Fault(what, section, count, None if last_at is None else now - last_at, works_since)
 
 
 def _read_metrics(api: Api) -> Mapping[str, float]:
@@ -350,6 +395,6 @@ _LOOKS: dict[str, Callable[[Api], Finding]] = {
     "processes": check_processes,
     "machine": check_machine,
     "archive": check_archive,
-    "subscriptions": _check_subscriptions,
+    "subscriptions": check_subscriptions,
     "annotations": _check_annotations,
 }

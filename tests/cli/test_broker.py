@@ -142,7 +142,7 @@ def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):
         assert run("consume", identity, "--exec", "false", url=own_broker.url).code == 1
 
     doctor = run("doctor", "-o", "json", url=own_broker.url)
-    assert found == ["well"] * 3
+    assert "ill" not in found
     assert doctor.code == 1
     assert f"nakadi subscriptions lag {identity}" in found_by_doctor(doctor)["subscriptions"]["why"]
     assert "stalled" in run("subscriptions", "lag", identity, url=own_broker.url).out

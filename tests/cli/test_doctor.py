@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi_cli.doctor import check_archive, check_machine, check_processes
+from nakadi_cli.doctor import check_archive, check_machine, check_processes, check_subscriptions
 from nakadi_cli.failures import NotFound
 
 ROOM = """\
@@ -25,6 +25,12 @@ def failed_commits(minutes_ago):
     """The metrics of a broker that could not store events, the last time this many minutes ago."""
     last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_sqlite_commit_failures_total"}'
     return ROOM.replace("failures_total 0.0", f"failures_total 3.0\n{last_fault} {NOW - 60 * minutes_ago}")
+
+
+def recovered_commits(minutes_ago):
+    """The same, but commits have succeeded again since a minute later."""
+    recovered_at = NOW - 60 * (minutes_ago - 1)
+    return f"{failed_commits(minutes_ago)}nakadi_sqlite_commits_recovered_timestamp_seconds {recovered_at}\n"
 
 
 class ScriptedBroker:
@@ -55,6 +61,11 @@ class ScriptedBroker:
         (failed_attempts(40).replace("failures_total 0", "failures_total 3"), "notice", "3 commits"),
         (ROOM + 'nakadi_archive_failures_total{operation="cut"} 28.0\n', "notice", "28 attempts to archive failed"),
         (None, "well", "shows no metrics"),
+        (recovered_commits(2), "notice", "the last one 2 minutes ago; commits have succeeded since 03:32:20 UTC"),
+        (ROOM + "nakadi_sqlite_recent_commit_seconds 2.34\n", "notice", "took 2.3 s on average in the last minute"),
+        (ROOM + "nakadi_sqlite_recent_commit_seconds 0.4\n", "well", "nothing has failed"),
+        (failed_attempts(2), "notice", "see NakadiIndexerIsBehind"),
+        (ROOM + "nakadi_worker_restarts_total 1.0\n", "notice", "see NakadiWorkersDie"),
     ],
     ids=[
         "room",
@@ -70,6 +81,11 @@ class ScriptedBroker:
         "another",
         "archive fails",
         "no metrics",
+        "commits succeed again",
+        "slow commits",
+        "quick commits",
+        "section on archiving",
+        "section on workers",
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
@@ -125,6 +141,7 @@ def test_an_archive_that_reads_do_not_reach_is_ill(minutes_ago, state):
 
     assert found.state == state
     assert ("file system" in found.why) == (state == "ill")
+    assert ("see NakadiArchiveCannotBeRead" in found.why) == (state == "ill")
     assert "nakadi restore" not in found.why
 
 
@@ -169,3 +186,36 @@ def test_processes_that_do_not_answer_are_named(metrics, state, why):
 
     assert found.state == state
     assert found.why.startswith(why)
+
+
+class BrokerWithSubscription:
+    """A broker with one subscription, whose only partition has this status."""
+
+    def __init__(self, **partition):
+        self._partition = partition
+
+    def items(self, _):
+        return [{"id": "s1"}]
+
+    def get(self, _, **parameters):
+        hidden = () if parameters.get("show_time_lag") else ("consumer_lag_seconds",)
+        return {"items": [{"partitions": [{k: v for k, v in self._partition.items() if k not in hidden}]}]}
+
+
+@pytest.mark.parametrize(
+    ("partition", "state"),
+    [
+        ({"unconsumed_events": 3, "stream_id": "", "consumer_lag_seconds": 61}, "notice"),
+        ({"unconsumed_events": 3, "stream_id": "", "consumer_lag_seconds": 59}, "well"),
+        ({"unconsumed_events": 3, "stream_id": ""}, "well"),
+        ({"unconsumed_events": 3, "stream_id": "x", "consumer_lag_seconds": 61}, "well"),
+        ({"unconsumed_events": 0, "stream_id": "", "consumer_lag_seconds": 61}, "well"),
+    ],
+    ids=["waits for long", "waits for a moment", "waits for an unknown time", "is read", "has no events"],
+)
+def test_a_subscription_that_nobody_reads_is_noticed(partition, state):
+    """A subscription whose events have waited for a minute without a reader is named."""
+    found = check_subscriptions(BrokerWithSubscription(**partition))
+
+    assert found.state == state
+    assert ("no reader: s1" in found.why) == (state == "notice")

@@ -1,6 +1,7 @@
 """Prometheus reads metrics of requests, streams and the broker's own work."""
 
 import json
+import logging
 from contextlib import ExitStack
 from uuid import uuid4
 
@@ -258,8 +259,11 @@ def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
 # Failures of consumers
 
 
-def test_parked_events_are_counted(api, measure_change, running_broker, consumer):
-    """The metrics count the event at which consumers failed, and the later events of its key."""
+def test_parked_events_are_counted(api, measure_change, running_broker, consumer, caplog):
+    """The metrics count the event at which consumers failed, and the later events of its key. The log has a
+    line for each.
+    """
+    caplog.set_level(logging.INFO)
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2", "b1")
@@ -269,6 +273,13 @@ def test_parked_events_are_counted(api, measure_change, running_broker, consumer
 
     assert measure_change("nakadi_events_parked_total", cause="failed") == 1
     assert measure_change("nakadi_events_parked_total", cause="followed") == 1
+    place = f"of partition 0 of {name} for subscription {subscription['id']}"
+    parked = "Parked the event at offset 001-0001-00000000000000000"
+    lines = [
+        f"{parked}0 {place}: 2 streams failed at it",
+        f"{parked}1 {place}: following a parked event of the same key",
+    ]
+    until(lambda: [each for each in caplog.messages if each.startswith("Parked ") and place in each] == lines)
 
 
 @pytest.mark.parametrize(

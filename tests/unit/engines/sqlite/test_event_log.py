@@ -508,27 +508,6 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
     assert log.first_offset_since("t", 0, began) == 1
 
 
-def test_slow_commits_are_logged(path, caplog):
-    """A commit that takes longer than a second is logged, at most once a minute; its publisher learns nothing of it."""
-
-    class SlowClock(HandMovedClock):
-        """Each commit takes two seconds, because it reads the time of day once."""
-
-        def now(self) -> datetime:
-            self.move(2.0)
-            return super().now()
-
-    slow = SlowClock()
-    with closing(SqliteLog(path, slow)) as log:
-        log.create_topic("t", 1)
-        append_and_wait(log, "t", {0: [a_record("1")]})
-        append_and_wait(log, "t", {0: [a_record("2")]})
-        assert caplog.text.count("A commit to the event log took 2.0 s") == 1
-        slow.move(60.0)
-        append_and_wait(log, "t", {0: [a_record("3")]})
-        assert caplog.text.count("A commit to the event log took 2.0 s") == 2
-
-
 def test_nothing_is_left_open(path, clock, recwarn):
     """After a log is closed, it has no connections, and its threads have ended."""
     # Resources that earlier tests left open cause warnings here rather than below.

@@ -311,6 +311,16 @@ class Metrics:
         self.log_commit_failures = self._add_fault_counter(
             "nakadi_sqlite_commit_failures_total", "Failed commits to the event log in SQLite."
         )
+        self.log_commit_recent_seconds = self._add_gauge(
+            "nakadi_sqlite_recent_commit_seconds",
+            "Average duration of the latest commits to the event log in SQLite, at most 100 of the last minute.",
+            combine=max,
+        )
+        self.log_commits_recovered_at = self._add_gauge(
+            "nakadi_sqlite_commits_recovered_timestamp_seconds",
+            "Unix time at which a commit to the event log in SQLite last succeeded after failed ones; 0 if none has.",
+            combine=max,
+        )
         self.log_appends_waiting = self._add_gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
         self.log_bytes_waiting = self._add_gauge("nakadi_sqlite_bytes_waiting", "Bytes in the waiting appends.")
 

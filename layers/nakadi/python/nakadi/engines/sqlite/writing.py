@@ -23,6 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.common.duplicates import PlacesByPartition, without_indices
 from nakadi.engines.sqlite.checkpoints import Checkpointer
+from nakadi.engines.sqlite.commit_health import CommitHealth
 from nakadi.engines.sqlite.eids import FRAMES_AND_EIDS_VIEW, EidMemory, EidRowValues, NewEids
 from nakadi.engines.sqlite.file import SqliteFile, SqlValue
 from nakadi.engines.sqlite.reading import (
@@ -68,10 +69,6 @@ FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
 ROWS_PER_INSERT = 16
 """The largest number of rows in a statement. SQLite keeps each statement prepared, so there must not be many of
 them."""
-
-SLOW_COMMIT_SECONDS = 1.0
-SLOW_COMMIT_LOG_INTERVAL_SECONDS = 60.0
-"""A commit that takes longer than the first time is logged, unless another one was logged within the second time."""
 
 MAX_KNOWN_ENDS = 10_000
 """The number of partitions whose ends are remembered."""
@@ -192,7 +189,7 @@ class LogWriter:
         self._ends = PartitionEnds()
         self._eids = EidMemory()
         self._checkpointer = Checkpointer(file)
-        self._slow_commit_logged_at: float | None = None
+        self._health = CommitHealth(clock, metrics)
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
@@ -311,12 +308,11 @@ class LogWriter:
             # The offsets were advanced for rows that were not stored.
             self._ends.forget_all()
             self._eids.forget_all()
-            self._note_duration(began)
-            self._metrics.log_commit_failures.add()
+            self._health.note_failure(began)
             for append in appends:
                 append.finish(error)
             return
-        self._note_duration(began)
+        self._health.note_success(began)
         self._metrics.log_commit_appends.observe(len(appends))
         # Called after the commit, so that woken readers find the events, and outside it, so that neither they nor the
         # waiting publishers delay other writers of the file.
@@ -324,23 +320,6 @@ class LogWriter:
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)
         self._checkpointer.note_commit(row_bytes)
-
-    def _note_duration(self, began: float) -> None:
-        """Count how long a commit took. If it was slow, tell the operator where to look, because no caller learns of
-        it.
-        """
-        ended = self._clock.monotonic()
-        self._metrics.log_commit_seconds.observe(ended - began)
-        logged_at = self._slow_commit_logged_at
-        if ended - began > SLOW_COMMIT_SECONDS and (
-            logged_at is None or ended - logged_at >= SLOW_COMMIT_LOG_INTERVAL_SECONDS
-        ):
-            self._slow_commit_logged_at = ended
-            log.warning(
-                "A commit to the event log took %.1f s: another program may hold the data file, or its disk is busy;"
-                " see NakadiRegistryIsSlow in docs/operations.md",
-                ended - began,
-            )
 
 
 class PartitionEnds:

@@ -23,6 +23,7 @@ from nakadi.ports.clock import Clock
 from nakadi.publishing import batch as publishing_batch
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import BROKER_SUBJECT
+from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import UnprocessablePolicy, retry_policy_from_annotations
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
@@ -139,6 +140,7 @@ class SessionCallExecutor:
         if self._parking is not None and self._parking.parks_keys:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
+                self._log_parked(call.partition, [call.event], f"{call.failed_streams} streams failed at it")
             return
         # First the event is published, then the cursor is committed: if the process dies in between, the event is
         # published twice, but not lost. Parking, above, does both in one write.
@@ -151,7 +153,20 @@ class SessionCallExecutor:
         parked = self._parking.park_events(self._session.id, call) is not CommitResult.NOT_OWNED
         if parked:
             self._metrics.events_parked.add(len(call.events), "followed")
+            self._log_parked(call.partition, call.events, "following a parked event of the same key")
         return parked
+
+    def _log_parked(self, partition: EventTypePartition, events: Sequence[EventRun], reason: str) -> None:
+        """Log one line for all, because many events may follow a parked one."""
+        log.info(
+            "Parked %s offset %s of partition %s of %s for subscription %s: %s",
+            "the event at" if len(events) == 1 else f"{len(events)} events up to",
+            events[-1].end,
+            partition.partition,
+            partition.event_type,
+            self._members.subscription_id,
+            reason,
+        )
 
     def _end_replay(self, partition: EventTypePartition, replay: Replay) -> None:
         """Remove the consumed events, and then end the replay: after an interruption, the repeated call finds no
