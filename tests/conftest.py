@@ -1,4 +1,5 @@
-"""Distributes tests to processes, chooses examples, and shows the figures that tests record."""
+"""Distributes tests to processes, sets how many examples property tests have, and shows the figures that tests record.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ if not os.access(Path.home(), os.W_OK):
 # workers, a Kafka, a browser, a PostgreSQL. The longest groups go first.
 TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console", "relay")
 
-# These run with the jobs, because they share Spark with them.
+# These tests run in the process of the tests of jobs, because they share its Spark session.
 WITH_SPARK = (
     "tests/docs/test_analytics.py",
     "tests/docs/test_spark.py",
@@ -126,8 +127,8 @@ def descriptions_of_services():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable garbage collection while tests are collected: this leaves no garbage, and looking for it would take a
-    quarter of the time.
+    """Disable garbage collection while tests are collected: collecting them leaves no garbage, and looking for garbage
+    would take a quarter of the time.
     """
     gc.disable()
     try:
@@ -137,8 +138,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests from garbage collection: they stay until the end, and a single search takes a
-    second in each process.
+    """Exclude the collected tests from garbage collection: they stay until the end, and a single garbage collection
+    takes a second in each process.
     """
     gc.freeze()
 
@@ -169,7 +170,7 @@ def process_group_of_test(nodeid: str, splits: bool = False) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the counts of tests: `record_property("figures", "acknowledged 7 found 7 lost 0")`."""
+    """Show the figures that tests record, as in `record_property("figures", "acknowledged 7 found 7 lost 0")`."""
     figures = [
         f"{report.head_line}: {value}"
         for report in terminalreporter.getreports("passed")

@@ -27,7 +27,8 @@ from tests.support.wire import Wire
 
 schemathesis = LazyModule("schemathesis")
 
-# Every `make test` sends the same requests. Failing requests are not shrunk, because the broker has changed since.
+# Every `make test` sends the same requests. Failing requests are not shrunk, because they have changed the broker and
+# may not fail again.
 SEEDED = settings(
     derandomize=not everything.WANTED,
     database=None,
@@ -56,7 +57,7 @@ class FuzzedBroker:
             self._wire.socket.close()
 
     def restore(self) -> None:
-        """Create missing resources, and undo changes that would refuse all later requests."""
+        """Create missing resources, and undo changes because of which the broker would refuse all later requests."""
         for feature in self._api.get("/settings/features").json()["items"]:
             if feature["enabled"]:
                 self._api.post("/settings/features", json={"feature": feature["feature"], "enabled": False})
@@ -208,7 +209,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
 
 
 def request_by_schemathesis(case: Any, target: FuzzedBroker) -> HostileRequest:
-    """The request of a case; about half of them are for an existing resource."""
+    """Make a request from a case of schemathesis; about half of the requests name an existing resource."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:
             case.path_parameters[name] = target.names[name][0]

@@ -20,7 +20,7 @@ DEFINITION = {"owning_application": "me", "category": "undefined", "schema": {"t
 
 
 def post(broker, path, body, **headers):
-    """The status and the body of the answer."""
+    """Send a POST request, and return the status and the body of the answer."""
     connection = HTTPConnection(urlsplit(broker.url).netloc, timeout=120)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
@@ -60,7 +60,9 @@ def idle_memory(broker):
 
 
 def test_millions_of_tiny_events_are_refused(broker, idle_memory):
-    """Twenty-two million empty events in 65 KB get 413, and take little more memory than their unpacked size."""
+    """Twenty-two million empty events, compressed to 65 KB, get 413, and take little more memory than their unpacked
+    size.
+    """
     status, answer = publish_compressed(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
 
     assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")
@@ -69,7 +71,7 @@ def test_millions_of_tiny_events_are_refused(broker, idle_memory):
 
 
 def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
-    """Half a million empty events in 1.5 KB are refused at the memory cost of their text."""
+    """To refuse half a million empty events, compressed to 1.5 KB, the broker needs memory only for their text."""
     status, _ = publish_compressed(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
 
     assert status == 413
@@ -77,8 +79,8 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
 
 
 def test_ten_thousand_tiny_events_take_little(broker, idle_memory):
-    """A batch with the largest permitted number of events takes some hundred bytes for each event, including the
-    store.
+    """A batch with the largest permitted number of events takes less than two kilobytes of memory for each event,
+    including the stored event.
     """
     status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
@@ -139,7 +141,7 @@ def test_a_long_flow_id_is_refused(broker, idle_memory):
 
 @pytest.mark.parametrize(("size", "expected"), [(30 * MEGABYTE, 413), (2 * MEGABYTE, 422)])
 def test_a_long_owning_application_is_refused(broker, idle_memory, size, expected):
-    """The name of an application is not stored if it has megabytes, and listing event types stays quick."""
+    """The broker does not store an application's name of several megabytes, and listing event types stays quick."""
     definition = {"name": "owned", **DEFINITION, "owning_application": "x" * size}
     status, _ = post(broker, "/event-types", json.dumps(definition).encode())
 
@@ -164,7 +166,7 @@ def issuer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broker_with_tokens(issuer):
-    """A broker that requires tokens, and has 100 MB for bodies."""
+    """A broker that requires tokens, and limits the bodies of all requests together to 100 MB."""
     settings = {"NAKADI_AUTH": "jwt", "NAKADI_AUTH_JWKS": str(issuer.path), "NAKADI_AUTH_ISSUER": ISSUER}
     with start_attacked_broker(
         **settings, NAKADI_AUTH_AUDIENCE=AUDIENCE, NAKADI_MAX_REQUEST_MEMORY_BYTES="100000000"
@@ -175,7 +177,7 @@ def broker_with_tokens(issuer):
 
 
 def announced_request(broker, *headers):
-    """A connection over which the client has announced 60 MB, but not sent them."""
+    """A connection over which the client has announced a body of 60 MB, but not sent it."""
     head = ("POST /event-types/x/events HTTP/1.1", "Content-Type: application/json", "Content-Length: 60000000")
     return broker.wire().send(*head, *headers)
 
@@ -201,8 +203,8 @@ def test_without_a_token_nothing_is_kept(broker_with_tokens):
 
 
 def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
-    """Even with a token, all bodies together stay below the limit; clients with further ones get 503, and can send
-    them again later.
+    """Even with a token, all bodies together stay below the limit; clients with further bodies get 503, and can send
+    these again later.
     """
     token = f"Authorization: Bearer {issuer.token()}"
     before = broker_with_tokens.memory()

@@ -1,4 +1,4 @@
-"""Sends bytes that are not a request, or almost one."""
+"""Sends bytes that are not an HTTP request, or that are almost one."""
 
 import random
 

@@ -52,7 +52,7 @@ def health_status(broker):
 
 
 def worst_batches(broker, stack):
-    """One batch for each thread that works on batches, each with more work than a batch may have."""
+    """One batch for each thread that works on batches, each needing more work than the broker permits for a batch."""
     wires = [stack.enter_context(a_wire(broker)) for _ in range(BATCHES)]
     for wire in wires:
         post_events(wire, "the.worst", [{}] * 1_300)
@@ -142,8 +142,8 @@ def silenceable_broker(folder):
 
 
 def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_nor_the_end(tmp_path):
-    """Many requests wait for the registry: the process is healthy and not ready, open streams continue, and SIGTERM
-    ends it.
+    """While many requests wait for a silent registry, the process is healthy but not ready, open streams continue, and
+    SIGTERM ends the process.
     """
     with silenceable_broker(tmp_path) as (broker, silence), ExitStack() as stack:
         assert create_event_type(broker, "kept", {}).status_code == 201

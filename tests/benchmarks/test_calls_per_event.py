@@ -1,4 +1,4 @@
-"""Counts the calls and the memory that each event takes, and shows which parts take none."""
+"""Counts the function calls and the memory that each event takes, and shows where an event takes no call."""
 
 import gc
 import sys

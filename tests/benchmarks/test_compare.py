@@ -1,4 +1,4 @@
-"""Compares two brokers."""
+"""The benchmark that compares two brokers measures each row, and reports rows that it could not measure."""
 
 import time
 
@@ -55,7 +55,7 @@ def test_rows_are_measured_and_nothing_is_left(brokers):
 
 @pytest.mark.long
 def test_every_row_is_measured(brokers):
-    """This broker refuses no row, whatever the shape of its events."""
+    """This broker accepts the requests of each row, whatever the shape of the events."""
     figures = check_rows(brokers, ROWS)
 
     loads = [load.name for loads in LOADS.values() for load in loads]
@@ -64,7 +64,7 @@ def test_every_row_is_measured(brokers):
 
 
 def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(brokers, capsys):
-    """If a broker refuses a row's requests, the row has the reason."""
+    """If a broker refuses the requests of a load, the failure names the reason, and the other loads are measured."""
 
     async def request_unknown_event_type(broker, _seconds):
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
@@ -85,7 +85,7 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
 
 
 def test_no_load_begins_after_the_time_is_over(brokers):
-    """After the time is over, loads that have begun are still measured, and no others begin."""
+    """Once the time for the comparison is over, no further load begins."""
     asked = []
 
     async def measure_one_figure(_broker, _seconds):
@@ -122,7 +122,7 @@ def test_above_one_the_first_broker_is_better():
 
 
 def test_the_summary_names_the_least_rate():
-    """Latencies and CPU do not count among the rates."""
+    """The summary has the median and the smallest ratio of the rates; latencies and CPU do not count as rates."""
     rows = [Row(f"{name}: events/s", 1, 1, ratio, 0, 9, 0.1, name) for name, ratio in (("a", 2), ("b", 1), ("c", 4))]
 
     assert summary([*rows, Row("a: p50, ms", 1, 1, 0.1, 0, 9, 0.1, "a")]) == (
@@ -142,5 +142,5 @@ def test_the_summary_names_the_least_rate():
     ],
 )
 def test_brokers_elsewhere_are_found_out(url, loopback):
-    """A load test only measures brokers on this machine unless an option permits others."""
+    """A load test measures only brokers on this machine, unless an option permits others."""
     assert is_loopback(url) is loopback

@@ -281,8 +281,8 @@ spec:
 
 
 def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_broker, clin_folder):
-    """If the broker refuses a manifest, the command still applies the others, and its exit code says that some are
-    missing.
+    """If the broker refuses a manifest, the command still applies the others, and its exit code says that the broker
+    refused some.
     """
     run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
@@ -316,8 +316,8 @@ def test_each_failure_is_said_once(run, empty_broker, clin_folder):
 
 
 def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker, clin_folder):
-    """--prune deletes resources that belong to the files' applications but are in none of the manifests, once their
-    number is typed.
+    """--prune deletes resources that belong to the files' applications but are in none of the manifests, once the user
+    has typed the number of these resources.
     """
     arguments = ("-f", str(clin_folder), "--env", "live", "--prune")
     run("apply", *arguments, url=empty_broker.url)

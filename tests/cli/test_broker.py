@@ -22,7 +22,7 @@ def own_broker():
 
 
 def test_a_new_timeline_begins(run, api):
-    """`timelines create` begins a timeline, and `list` shows all of them in their order."""
+    """`timelines create` begins a timeline, and `list` shows all timelines of the event type in their order."""
     name = create_event_type(api)["name"]
 
     assert run("timelines", "create", name).code == 0
@@ -31,7 +31,7 @@ def test_a_new_timeline_begins(run, api):
 
 
 def test_topics_of_another_broker_are_adopted(run, api):
-    """`timelines adopt` sends the timelines in a file, and shows why they are refused."""
+    """`timelines adopt` sends the timelines in a file, and shows why the broker refuses them."""
     name = create_event_type(api)["name"]
     adopt = ("timelines", "adopt", name, "--storage", "default", "-f", "-")
 
@@ -60,7 +60,7 @@ def test_storages_are_created_chosen_and_deleted(run, own_broker):
 
 
 def test_features_are_switched(run, own_broker):
-    """`on` and `off` switch a feature, and `list` shows all."""
+    """`on` and `off` switch a feature, and `list` shows all features."""
     feature = "disable_event_type_creation"
 
     assert run("features", "on", feature, url=own_broker.url).code == 0
@@ -71,7 +71,7 @@ def test_features_are_switched(run, own_broker):
 
 
 def test_admins_are_added_and_removed(run, own_broker):
-    """`admin add` and `remove` change one entry of one list, and leave the others."""
+    """`admin add` and `remove` change one entry of one list, and leave all other entries unchanged."""
 
     def list_admins():
         return run("admin", "list", "-o", "json", url=own_broker.url).json
@@ -92,7 +92,7 @@ def test_admins_are_added_and_removed(run, own_broker):
 
 
 def test_applications_are_blocked_and_unblocked(run, own_broker):
-    """`admin block` keeps an application from producing until `unblock`."""
+    """`admin block` keeps an application from publishing until `unblock`."""
     assert run("admin", "block", "PRODUCER_APP", "checkout", url=own_broker.url).code == 0
     assert run("admin", "blocked", "-o", "json", url=own_broker.url).json == [
         {"kind": "PRODUCER_APP", "name": "checkout"}

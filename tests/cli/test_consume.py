@@ -69,7 +69,7 @@ def make_interrupted_send(is_over, *numbers, only=""):
 
 
 def test_events_are_written_and_committed(run, subscription_to_20_events):
-    """The command writes each event as a line, commits written events, and ends after the number that `-n` gives."""
+    """The command writes each event as a line, commits written events, and ends after the number of events in `-n`."""
     assert [
         event["n"] for event in run("consume", subscription_to_20_events, "-n", "7", "--batch-size", "3").lines
     ] == [*range(7)]
@@ -163,8 +163,8 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
 
 
 def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_20_events, caplog):
-    """If a request ends the stream of a consumer, the broker's log says so, and the consumer says that it opens
-    another.
+    """If another client's request ends the stream of a consumer, the broker logs that, and the consumer reports that it
+    opens another stream.
     """
     caplog.set_level("INFO", "nakadi.subscriptions.stream.streams")
     with start_consumer(subscription_to_20_events, url=broker.url) as process:
@@ -186,13 +186,13 @@ def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_
 
 
 def test_an_unknown_subscription_is_exit_code_5(run):
-    """A subscription that does not exist ends consuming at once."""
+    """If the subscription does not exist, the command ends at once, with exit code 5."""
     assert run("consume", "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11").code == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription_to_20_events, tmp_path, number):
-    """After a signal, the command finishes its batch, the consumer commits it, and no other batch begins."""
+    """After a signal, the given command finishes its batch, `consume` commits the batch, and no other batch begins."""
     line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
     with start_consumer(subscription_to_20_events, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
@@ -259,7 +259,7 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription_t
 
 def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription_to_20_events, monkeypatch):
     """A commit continues after the first signal, but not after the second: a broker may take long to answer, or never
-    do.
+    answer.
     """
     monkeypatch.setattr(Api, "send", make_interrupted_send(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
     done = run("consume", subscription_to_20_events)
@@ -282,7 +282,7 @@ def test_a_signal_ends_looking_whether_something_waits(run, subscription_to_20_e
 
 
 def test_a_signal_ends_waiting(broker, subscription_to_20_events):
-    """A consumer that waits for events ends at once, with 0."""
+    """After a signal, a consumer that waits for events ends at once, with exit code 0."""
     with start_consumer(subscription_to_20_events, url=broker.url) as process:
         for _ in range(20):
             process.stdout.readline()

@@ -87,7 +87,7 @@ def test_a_token_goes_to_the_url_of_its_context_alone(run, contexts_file):
 
 
 def test_tokens_are_never_printed(run, contexts_file):
-    """No list, no message and no refusal shows a token, and only its owner can read the file."""
+    """No list, no message and no refusal shows a token, and only its owner can read the file of contexts."""
     said = run("contexts", "set", "here", "--url", "http://127.0.0.1:9", "--token", SECRET)
     answers = [
         said,
@@ -108,14 +108,16 @@ def test_tokens_are_never_printed(run, contexts_file):
     "url", ["", "here", "ftp://a.example", "http://ann:secret@a.example", "http://[", "http://a.example/?a=b"]
 )
 def test_a_url_that_is_none_is_refused(url):
-    """A URL needs a scheme and a host, and no password."""
+    """A URL without a scheme or a host, or with a password, is refused."""
     with pytest.raises(BadInput) as refused:
         connection(context=None, url=url or "/", environ={})
     assert "secret" not in refused.value.message
 
 
 def test_a_failing_command_for_a_token_is_named(run):
-    """If the command for a token prints none, the exit code is 2, and the message has the command's own exit code."""
+    """If the command that should print a token fails, `nakadi` ends with 2, and its message has the command's exit
+    code.
+    """
     run("contexts", "set", "here", "--url", "http://a.example", "--token-command", "exit 3")
 
     done = run("event-types", "list", url=None)
@@ -125,7 +127,7 @@ def test_a_failing_command_for_a_token_is_named(run):
 
 
 def test_a_broker_that_asks_for_tokens_is_sent_one(run, tmp_path):
-    """Without a token a call ends with 4 and the broker's reason, and with one it succeeds."""
+    """Without a token, a command ends with exit code 4 and the broker's reason; with a token, it succeeds."""
     issuer = Issuer(tmp_path)
     with Broker(**issuer.settings) as guarded:
         run("contexts", "set", "guarded", "--url", guarded.url)
@@ -140,7 +142,7 @@ def test_a_broker_that_asks_for_tokens_is_sent_one(run, tmp_path):
 
 
 def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
-    """Calls and streams that outlast a token use the next one, and request it once."""
+    """If a token has expired, calls and streams ask the source once for the next token, and use that."""
     issuer = Issuer(tmp_path)
     expired = issuer.token(exp=datetime.now(UTC) - timedelta(hours=1))
     with Broker(**issuer.settings) as guarded:

@@ -89,8 +89,8 @@ class ScriptedBroker:
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill, and so is a broker whose commits failed lately. If the broker says when other faults last
-    happened, `doctor` reports them until they have not happened for a while.
+    """`doctor` reports a full disk as ill, and a broker whose commits failed lately. If the broker says when other
+    faults last happened, `doctor` reports them until they have not happened for a while.
     """
     found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 
@@ -131,8 +131,8 @@ def test_each_damaged_object_has_one_line():
 
 @pytest.mark.parametrize(("minutes_ago", "state"), [(2, "ill"), (6, "well")])
 def test_an_archive_that_reads_do_not_reach_is_ill(minutes_ago, state):
-    """If reads do not reach the archive, the finding says what to check, and does not suggest a backup. Some time
-    after the last failed read, the archive is well.
+    """If reads do not reach the archive, the finding says what to check, and does not suggest a backup. Some time after
+    the last failed read, `doctor` reports the archive as well.
     """
     name = "nakadi_archive_read_failures_total"
     last_fault = f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}} {NOW - 60 * minutes_ago}\n'

@@ -45,7 +45,7 @@ def test_what_get_shows_can_be_created_again(run, api):
 
 
 def test_what_get_shows_can_be_edited_and_handed_back(run, api):
-    """`update` changes an event type to match a definition, which must have its name."""
+    """`update` changes an event type to match a definition, which must have the name of the event type."""
     name = create_event_type(api, schema=SCHEMA)["name"]
     definition = yaml.safe_load(run("event-types", "get", name).out)
     definition["schema"]["schema"]["properties"]["paid"] = {"type": "boolean"}
@@ -68,7 +68,9 @@ def test_an_event_type_is_created_from_json(run, api, tmp_path):
 
 
 def test_a_refusal_is_a_sentence_with_the_detail_and_the_flow_id(run, api):
-    """A refusal by the broker ends with 3 and one line: the detail, the violations, the status and the flow id."""
+    """If the broker refuses a request, the exit code is 3, and the command prints one line: the detail, the violations,
+    the status and the flow id.
+    """
     name = create_event_type(api)["name"]
 
     twice = run("event-types", "create", "-f", "-", stdin=json.dumps(a_definition(name=name)))
@@ -117,7 +119,7 @@ def test_a_file_that_is_no_definition_is_exit_code_2(run, text):
 
 
 def test_a_missing_file_is_named(run):
-    """A file that cannot be read is exit code 2, with its name."""
+    """If a file cannot be read, the exit code is 2, and the message names the file."""
     done = run("event-types", "create", "-f", "no/such.json")
 
     assert done.code == 2
@@ -142,7 +144,8 @@ def test_an_answer_of_something_else_is_no_broker(run):
 
 
 def test_readers_are_shown_and_forced(run, api):
-    """`readers` shows the readers of members, and `update --force` names those that may miss one. (D7, D13)"""
+    """`readers` shows the readers of members, and `update --force` names the readers that may miss a member. (D7, D13)
+    """
     name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}, "note": {}}})["name"]
     identity = run(
         "subscriptions", "create", name, "--owner", "the-cli", "--reads", "order", "--projection"

@@ -39,7 +39,7 @@ def test_each_job_that_can_be_named_exists(job):
 
 
 def test_a_job_that_there_is_not_is_refused(run):
-    """For an unknown job, the message names the jobs."""
+    """For an unknown job, the message names the jobs that exist."""
     done = run("jobs", "dance")
 
     assert done.code == 2
@@ -47,7 +47,7 @@ def test_a_job_that_there_is_not_is_refused(run):
 
 
 def test_jobs_are_explained(run, monkeypatch):
-    """The command has its own help; after the name of a job, the job's help is shown."""
+    """`nakadi jobs --help` shows the command's own help; after the name of a job, `--help` shows the job's help."""
     asked = []
     monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
 

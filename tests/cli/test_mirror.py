@@ -181,7 +181,8 @@ def test_a_changed_schema_and_new_partitions_follow(run_mirror, source, target):
 
 
 def test_a_killed_mirror_repeats_and_counts(run_mirror, source, target, tmp_path):
-    """Events published after the last saved state are published again, and counted. (M4)"""
+    """After a kill, the mirror publishes the events after its last saved state again, and `--verify` counts them. (M4)
+    """
     name = create(source)
     publish(source, name, range(10))
     run_mirror(name, "--once")
@@ -437,7 +438,9 @@ def test_events_that_do_not_arrive_are_an_error(run_mirror, source, monkeypatch)
 
 
 def test_all_versions_of_a_schema_are_copied_in_their_order(run_mirror, source, target):
-    """The target has each version of the source's schema, with the same numbers, and later ones follow. (M1, M5)"""
+    """The target has each version of the source's schema, with the same numbers, and the mirror adds later versions.
+    (M1, M5)
+    """
     name = create(source, schema={"type": "object", "properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
     shape = {"n": {"type": "number"}, "key": {"type": "string"}}
     for number in range(3):
@@ -495,7 +498,7 @@ def publish_state(api, name, key, n, path="events"):
 
 @pytest.fixture
 def compact_source_or_target(two_brokers, monkeypatch):
-    """A function that lets a broker compact an event type at once."""
+    """A function that makes the source or the target compact an event type at once."""
     monkeypatch.setattr(events, "EMPTY_READS_OF_COMPACTED", 1)
 
     def compact(name, which=0):
@@ -615,8 +618,8 @@ def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
 
 
 def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, target):
-    """If the JSON form of an event cannot express its payload, it also has the bytes, and the mirror publishes
-    these. (M10)
+    """If the JSON form of an event cannot express the Avro payload, it also has the payload's bytes, and the mirror
+    publishes these. (M10)
     """
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft(PRICED)})["name"]
     orders = [
@@ -631,7 +634,9 @@ def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, t
 
 
 def test_events_from_before_an_avro_schema_stay_json(run_mirror, source, target):
-    """If an event type had a JSON schema before, the mirror copies its events in both forms, in order. (M10)"""
+    """If an event type had a JSON schema before its Avro schema, the mirror copies the events of both kinds, in order.
+    (M10)
+    """
     name = create(source)
     publish(source, name, [1, 2])
     definition = source.get(f"/event-types/{name}").json()

@@ -36,7 +36,7 @@ def read_metrics():
 
 @pytest.fixture(scope="module")
 def exposed_labels(read_metrics):
-    """The labels of each sample that a broker reports, including those that nothing has counted yet."""
+    """The labels of each sample that a broker reports, including samples of metrics that nothing has counted yet."""
     text = read_metrics(PROMETHEUS)
     families = set(re.findall(r"^# TYPE (nakadi_\w+) ", text, re.MULTILINE))
     samples = dict(OF_PROMETHEUS)
@@ -100,7 +100,7 @@ def test_an_alert_fires_when_it_should(alert):
 
 @pytest.mark.parametrize("metric", Metrics().all, ids=lambda metric: metric.definition.name)
 def test_a_panel_names_metrics_that_a_broker_has(metric, exposed_labels):
-    """The queries of a metric can be parsed, and name it and its labels."""
+    """The queries of a metric's panel can be parsed, and name a sample of the metric and exactly its labels."""
     for expression, _ in queries(metric):
         [[name, labels]] = selected_names(expression.replace("$__rate_interval", "5m")).items()
         assert name.startswith(metric.definition.name)

@@ -9,7 +9,7 @@ from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_ne
 
 @pytest.fixture
 def subscription_with_parked_event(run, api, broker):
-    """A subscription with one parked event, the first with the key `a`."""
+    """A subscription with one parked event, the first event with the key `a`."""
     event_type = create_event_type(api, a_keyed_definition())["name"]
     body = {"owning_application": a_name(), "event_types": [event_type], "read_from": "begin", "annotations": PARKING}
     subscription = api.post("/subscriptions", json=body).json()
@@ -47,7 +47,7 @@ def test_a_parked_event_is_skipped(run, subscription_with_parked_event):
 
 @pytest.mark.parametrize("everything", [True, False])
 def test_parked_events_are_sent_again(run, subscription_with_parked_event, everything):
-    """`redrive` lets the next stream send parked events again, those with the given ids or all."""
+    """`redrive` lets the next stream send parked events again, either the events with the given ids or all."""
     [event] = park_event(run, subscription_with_parked_event)
 
     done = run("parked", "redrive", subscription_with_parked_event["id"], *(["--all"] if everything else [event]))

@@ -51,8 +51,8 @@ def test_the_command_line_runs_as_a_module(broker):
 
 @pytest.mark.parametrize("imported", ["nakadi_cli.program", "click"])
 def test_ctrl_c_ends_it_at_any_moment(imported):
-    """Ctrl-C while modules are imported ends the program as it does later: by the signal, and without a traceback.  The
-    signal may come while Python creates a class and turns each exception into a RuntimeError.
+    """Ctrl-C during the import of modules ends the program as at any later time: by the signal, and without a
+    traceback. The signal may come while Python creates a class and turns each exception into a RuntimeError.
     """
     script = f"""if True:
         import signal, sys
@@ -132,7 +132,7 @@ def test_every_command_explains_itself(name, command):
 
 @pytest.mark.parametrize("arguments", [("event-types",), ("event-types", "get"), ("no-such-thing",), ("--no-option",)])
 def test_a_wrong_command_line_is_exit_code_2(run, arguments):
-    """A command line that cannot be parsed ends with 2 and a hint."""
+    """If the command line cannot be parsed, the exit code is 2, and the message has a hint."""
     done = run(*arguments)
 
     assert done.code == 2
@@ -190,7 +190,9 @@ def test_options_for_every_command_stand_before_and_after_it(run, broker, place)
     ],
 )
 def test_an_option_before_a_command_that_does_nothing_with_it_is_refused(run, arguments, refused):
-    """A command that connects to no broker, or shows nothing, refuses the options for that instead of ignoring them."""
+    """A command refuses options that it would ignore: for the broker if it connects to none, for the output if it shows
+    nothing.
+    """
     done = run(*arguments)
 
     assert done.code == 2

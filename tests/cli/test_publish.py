@@ -155,7 +155,9 @@ def test_only_what_was_not_stored_is_sent_again(run):
 
 
 def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
-    """--refused keeps unpublished events unchanged; once the user has corrected the file, it can be published."""
+    """--refused writes unpublished events unchanged to a file; once the user has corrected the file, it can be
+    published.
+    """
     kept = tmp_path / "refused.ndjson"
     text = '[{"n": 0}, {"n": 1.50, \n "x": "a\\nb"}, {"n": 2}]'
 
@@ -170,7 +172,7 @@ def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
 
 
 def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path):
-    """Without --keep-going, --refused keeps the batch with the refused event and everything after it."""
+    """Without --keep-going, --refused writes the batch with the refused event, and everything after it, to its file."""
     kept = tmp_path / "refused.ndjson"
     text = json_lines(0, 1, 2) + '{"n": "three"}\n' + json_lines(4, 5)
 
@@ -181,8 +183,8 @@ def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path
 
 
 def test_what_was_given_up_is_kept(run, tmp_path):
-    """If no answer comes, --refused keeps every event. If the file already exists, or cannot be created, nothing is
-    published.
+    """If no answer comes, --refused writes every event to its file. If the file already exists, or cannot be created,
+    nothing is published.
     """
     kept = tmp_path / "kept.ndjson"
     gone = run(
@@ -276,7 +278,7 @@ def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
     ],
 )
 def test_input_that_is_no_events_is_refused_with_its_place(text):
-    """A mistake in the input names its line or its event."""
+    """The message about a mistake in the input names the line or the event."""
     with pytest.raises(BadInput, match=r"line \d|event \d|array"):
         list(read_events(io.StringIO(text), "it.json"))
 

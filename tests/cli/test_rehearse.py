@@ -44,8 +44,8 @@ def test_a_report_says_what_would_be_refused(run, event_type, schema_file):
 
 
 def test_a_schema_that_fits_all_events_is_0(run, event_type, tmp_path):
-    """A schema may be in a definition, which also has the category and the mode; programs read the result as JSON.
-    (H3)
+    """If a schema fits all events, the exit code is 0. The schema may be in the definition of an event type, with the
+    category and the mode, and the result can be JSON. (H3)
     """
     definition = tmp_path / "definition.yaml"
     definition.write_text(

@@ -92,7 +92,7 @@ def test_a_database_that_does_not_answer_is_named(run):
     ],
 )
 def test_a_table_that_cannot_be_followed_ends_the_command(run, options, reason):
-    """The command names what the feed requires, with exit code 2."""
+    """If a table does not meet the feed's requirements, the command names them, and ends with exit code 2."""
     done = run("relay", "postgres", *options)
     assert done.code == 2
     assert reason in done.err

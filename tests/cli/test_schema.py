@@ -93,7 +93,7 @@ def test_a_newly_required_property_is_a_warning(run, event_type, tmp_path):
 
 def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
     """The rollback in the runbook first sets the mode `none`, and then the earlier schema. After that, the broker
-    accepts the publishers again.
+    accepts the publishers' events again.
     """
     changed = json.loads(run("event-types", "get", event_type, "-o", "json").out)
     changed["schema"]["schema"] = SCHEMA | {"required": ["order"]}
@@ -113,7 +113,7 @@ def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
 
 
 def test_annotations_for_github(run, event_type, rejected_schema):
-    """Each change becomes a workflow command, with characters escaped that would end it."""
+    """Each change becomes a workflow command of GitHub; characters that would end the command are escaped."""
     done = run("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "github")
 
     assert done.code == 1
@@ -123,7 +123,7 @@ def test_annotations_for_github(run, event_type, rejected_schema):
 
 
 def test_annotations_for_gitlab(run, event_type, rejected_schema):
-    """The report has an issue for each change, with the same fingerprint in each run."""
+    """The report for GitLab has an issue for each change, with the same fingerprint in each run."""
     arguments = ("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "gitlab")
     title, order = issues = run(*arguments).json
 

@@ -91,7 +91,7 @@ def test_a_sink_is_set_from_a_file(run_against_delivering_broker, subscription, 
 
 
 def test_an_arn_says_what_type_a_sink_is(run_against_delivering_broker, subscription):
-    """The service in the ARN decides the type; the broker decides whether it may deliver to it."""
+    """The service in the ARN decides the type; the broker decides whether it may deliver to that service."""
     queue = "arn:aws:sqs:eu-central-1:123456789012:orders.fifo"
     made = run_against_delivering_broker("sinks", "set", subscription[0], "--to", queue, "-o", "json")
     assert made.code == 0, made.err
@@ -104,7 +104,7 @@ def test_an_arn_says_what_type_a_sink_is(run_against_delivering_broker, subscrip
 
 
 def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver):
-    """A test shows the answer, and its exit code says whether it was a success."""
+    """`test` shows the sink's answer, and its exit code says whether the delivery succeeded."""
     run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url)
 
     good = run_against_delivering_broker("sinks", "test", subscription[0], "-o", "json")
@@ -116,7 +116,9 @@ def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver)
 
 
 def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscription, receiver):
-    """If deliveries to a sink have failed, the output begins with the last failure, and is otherwise the same."""
+    """If deliveries to a sink have failed, the output of `show` begins with the last failure; its JSON form is
+    unaffected.
+    """
     subscription, name = subscription
     receiver.decide = lambda _: 500
     run_against_delivering_broker("sinks", "set", subscription, "--to", receiver.url)
@@ -131,7 +133,7 @@ def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscrip
 
 
 def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscription, receiver):
-    """`pause` and `resume` change the state."""
+    """`pause` and `resume` change the state of the sink."""
     run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url)
     states = []
     for command in ("pause", "resume"):

@@ -41,8 +41,9 @@ def count_waiting(run, subscription):
 
 
 def test_a_subscription_lives_from_create_to_delete(run, numbers_event_type, owner):
-    """A subscription is created once, listed by owner and event type, shown, and deleted when its application is
-    typed."""
+    """A subscription is created once, listed by owner and event type, shown, and deleted when the user types the name
+    of its application.
+    """
     identity = created_by(run, numbers_event_type, "--owner", owner, "--group", "live")
 
     assert created_by(run, numbers_event_type, "--owner", owner, "--group", "live") == identity
@@ -86,7 +87,7 @@ def test_subscriptions_are_listed_by_lag(run, numbers_event_type, owner, monkeyp
 
 @pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
 def test_a_subscription_begins_where_it_is_asked_to(run, numbers_event_type, owner, start, count):
-    """`--from` takes the beginning, the end, or a time."""
+    """`create --from` takes the beginning, the end, or a time."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", start)
 
     assert len(run("consume", identity, "--no-follow").lines) == count
@@ -262,5 +263,5 @@ def test_an_objective_is_set_shown_and_removed(run, numbers_event_type, owner):
     [({}, "assigned"), ({"stalled": True}, "stalled"), ({"stalled": True, "unreadable": True}, "unreadable")],
 )
 def test_the_state_of_a_partition_says_what_is_wrong(members, state):
-    """The cause comes before its consequence: streams commit nothing where they cannot read."""
+    """A partition that is stalled because streams cannot read it is shown as unreadable, which is the cause."""
     assert subscription_commands.LAG_COLUMNS["STATE"]({"state": "assigned", **members}) == state

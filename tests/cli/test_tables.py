@@ -89,7 +89,7 @@ def url_of_broker_with_tables(tmp_path_factory):
 
 
 def test_runs_are_listed(run, url_of_broker_with_tables):
-    """Each run is a line; in YAML, a run also has its reasons. (T1, T2)"""
+    """Each run is a line; in YAML, a run also says why events did not fit the table. (T1, T2)"""
     head, line = (
         row.split() for row in run("tables", "runs", "order.placed", url=url_of_broker_with_tables).out.splitlines()
     )

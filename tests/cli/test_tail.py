@@ -61,7 +61,7 @@ def test_events_are_chosen_by_a_condition(run, numbers_event_type):
 
 
 def test_some_partitions_are_read(run, numbers_event_type):
-    """`--partitions` reads only the named partitions, and refuses missing ones."""
+    """`--partitions` reads only the named partitions, and refuses partitions that do not exist."""
     two = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
     rest = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
 
@@ -126,7 +126,7 @@ def test_a_place_to_start_is_understood(text, start):
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-13-41", "15y", "0=", "=1", "0=x", "001-1"])
 def test_what_is_no_place_to_start_is_refused(text):
-    """Anything else is refused with examples."""
+    """`--from` refuses any other value, with a message that has examples."""
     with pytest.raises(BadInput, match="such as 2026"):
         parse_start(text, NOW)
 

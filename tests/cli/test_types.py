@@ -66,7 +66,7 @@ def forgotten_modules():
 
 
 def test_types_of_a_schema_in_the_broker(run, api):
-    """Types name the version of their schema; an older one can be chosen."""
+    """Types name the version of their schema; the user can choose an older version."""
     name = create_event_type(api, schema={"type": "object", "properties": {"a": {"type": "string"}}})["name"]
     definition = api.get(f"/event-types/{name}").json()
     definition["schema"]["schema"] = json.dumps(

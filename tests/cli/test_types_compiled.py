@@ -60,7 +60,7 @@ def run(command: Sequence[str | Path], folder: Path, stdin: str = "") -> str:
 
 
 def round_trip(command: Sequence[str | Path], folder: Path) -> None:
-    """Let a program read the events and write them again, and compare."""
+    """Let a program read the events and write them again, and compare its output with the events."""
     lines = "".join(f"{json.dumps(each)}\n" for each in EVENTS)
     written = run(command, folder, stdin=lines)
     assert [json.loads(line) for line in written.splitlines()] == EVENTS

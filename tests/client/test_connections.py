@@ -152,7 +152,7 @@ def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_pat
 
 
 def test_only_https_needs_authorities_to_trust(monkeypatch):
-    """Reading them takes longer than a request, so a client of an `http` URL leaves it out."""
+    """Reading the trusted authorities takes longer than a request, so a client of an `http` URL does not read them."""
     read = []
     monkeypatch.setattr(
         ssl, "create_default_context", lambda **_: read.append(1) or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

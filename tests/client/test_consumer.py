@@ -65,7 +65,7 @@ def publish(nakadi, numbers):
 
 
 def read(consumer, count, seen=None):
-    """Read until every number has been seen, and return how often each was."""
+    """Read until every number has been seen, and return how often each number was seen."""
     seen = Counter() if seen is None else seen
     for batch in consumer:
         seen.update(number_of(event) for event in batch.events)
@@ -121,7 +121,7 @@ def test_commits_are_made_after_so_many_events_or_seconds(nakadi, subscription_t
 
 
 def test_a_commit_by_hand_is_the_only_one(nakadi, subscription_to_orders):
-    """With `by_hand`, only marked batches count."""
+    """With `by_hand`, the consumer commits only batches that the application has marked as done."""
     marked = 0
     options = StreamOptions(commit_timeout=2, batch_limit=10, max_uncommitted_events=1_000)
     with Consumer(nakadi.url, subscription_to_orders, options=options, commit=BY_HAND) as consumer:

@@ -1,5 +1,6 @@
-"""The decisions of a consumer: in every order of lines, cuts, commits and answers, only handled events are
-committed."""
+"""The decisions of a consumer: in every order of lines, broken connections, commits and answers, only handled events
+are committed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def keep_alive(partition, number):
 
 
 def test_damage_ends_a_consumer_when_its_patience_does():
-    """Until its patience ends, a consumer hands out events of other partitions, and reports the damage once."""
+    """If a partition is damaged, a consumer reports that once, and hands out events of other partitions until its
+    patience ends.
+    """
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
     damage = msgspec.json.encode(
         {**msgspec.json.decode(keep_alive("0", 3)), "info": {"debug": "Offsets 4 to 7", "unreadable": True}}
@@ -76,7 +79,9 @@ def test_damage_ends_a_consumer_when_its_patience_does():
 
 
 class SimulatedBroker:
-    """A broker with two partitions that have gaps in their numbers, and everything that may happen to a client."""
+    """A broker whose two partitions have gaps in their offsets, and which lets everything happen that may happen to a
+    client.
+    """
 
     def __init__(self, seed, *, extends, policy):
         self.random = random.Random(seed)
@@ -352,13 +357,14 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
     core.handle_committed_offsets({("t", "0"): offset_text(1)})
     commit = core.commit_step(4.3)
     assert commit.is_progress
-    # Of the events 3, 5 and 9, the first is finished. No event after 1 can come before 2.
+    # The loop has finished one event after offset 1. The batch does not say at which offset: it is 2 or greater, so a
+    # commit of 2 covers no other event.
     assert commit.cursors[0].offset == offset_text(2)
 
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
-    """The consumer commits the batch that was in progress when the connection broke on the old stream, and then
-    leaves it.
+    """If the connection breaks while a batch is in progress, the consumer commits the batch on the old stream, and then
+    leaves that stream.
     """
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
@@ -428,8 +434,8 @@ def test_a_window_that_is_full_of_handled_events_is_committed():
 
 
 def test_partitions_that_come_and_go_are_told():
-    """A consumer reports a partition as gained with its first line, and as lost with its stream, or when only others
-    send lines.
+    """A consumer reports a partition as gained with its first line, and as lost with its stream, or when only other
+    partitions send lines.
     """
     core = open_core(batch_flush_timeout=1)
     core.handle_line(keep_alive("0", -1), 0.0)

@@ -21,7 +21,7 @@ EVENT_TYPE = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
 
 
 class Gateway:
-    """A proxy before a broker that answers this number of the next requests with 503."""
+    """A proxy before a broker; the proxy answers a given number of the next requests with 503."""
 
     def __init__(self, url):
         self.url, self.refusals = url, 0
@@ -80,7 +80,7 @@ class ConsumerGroup:
             self.leave()
 
     def remember_commits(self):
-        """Remember the current commits: streams that begin later must not bring these events again."""
+        """Remember the current commits: streams that begin later must not send the committed events again."""
         committed = self.nakadi.committed(self.subscription)
         self._marks.append((committed, {stream for stream, *_ in list(self.handled)}))
 

@@ -44,7 +44,9 @@ def test_no_number_loses_a_digit():
 
 
 def test_a_line_of_cloud_events_has_the_place_of_the_last():
-    """An empty list has no place, and a Problem is an object. (E20, E23)"""
+    """A line of CloudEvents has the position of its last event. An empty list has no position, and a Problem is an
+    object. (E20, E23)
+    """
     places = b'"partition":"0","offset":"%d","eventtype":"t"'
     text = b'[{"n":1,%b},{"n" : "x",%b}]' % (places % 1, places % 2)
     decoded = CloudEventDecoder(Order).decode(text)

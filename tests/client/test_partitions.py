@@ -22,7 +22,7 @@ from nakadi_client import BadEvent, Producer, key_at, partition_of
     ],
 )
 def test_the_examples_of_the_contract(keys, partitions, partition):
-    """(P95)"""
+    """The client chooses the partitions that the examples of the contract name. (P95)"""
     assert partition_of(keys, partitions) == partition
 
 
@@ -38,7 +38,7 @@ def test_the_broker_chooses_the_same(nakadi):
 
 
 def test_names_of_partitions_are_sorted_as_texts():
-    """The partitions may come in the broker's order."""
+    """The helper sorts the names of partitions as texts, so the caller may pass them in any order."""
     assert partition_of(["Hello"], [str(number) for number in reversed(range(12))]) == "10"
 
 

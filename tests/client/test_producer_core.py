@@ -213,7 +213,9 @@ def test_a_flush_waits_for_no_linger_and_for_nothing_later():
     ],
 )
 def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
-    """After 429 and 503, the producer sends nothing before `Retry-After` or, without it, a short pause."""
+    """After 429 and 503, the producer sends nothing until the time in `Retry-After` or, without it, a short pause is
+    over.
+    """
     core, _ = core_with(3)
     assert core.settle(core.step(1.0), answer, 1.0) == []
     assert core.step(1.0) == Wait(1.0 + pause)
@@ -221,7 +223,9 @@ def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
 
 
 def test_an_event_is_given_up_after_its_attempts():
-    """Failed attempts count, but halving a batch does not. The outcome has the result of the last attempt."""
+    """The producer gives up an event after a number of failed attempts; halving a batch is not one. The outcome has the
+    result of the last attempt.
+    """
     core, deliveries = core_with(2, attempts=2)
     assert core.settle(core.step(1.0), Answer(413), 1.0) == []
     assert core.settle(core.step(1.0), NoAnswer("gone"), 1.0) == []

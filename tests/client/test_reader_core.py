@@ -55,7 +55,7 @@ def test_damage_ends_a_reader_when_its_patience_does():
 
 
 class SimulatedBroker:
-    """A broker whose partitions have gaps, and everything that may happen to its only reader."""
+    """A broker whose partitions have gaps, and which lets everything happen that may happen to its only reader."""
 
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):
         self.random = random.Random(seed)
@@ -128,7 +128,8 @@ class SimulatedBroker:
             elif self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
                 numbers = []
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
-            # All partitions send empty lines equally often, so this number of lines would be too many for each.
+            # A broker sends empty lines for all partitions equally often, so after this number of lines, each partition
+            # would seem to be at its end.
             silent_lines = 0 if numbers else silent_lines + 1
             if not untils and self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
                 break

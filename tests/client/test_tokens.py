@@ -1,4 +1,4 @@
-"""Tokens come from where they are kept, are fetched again in time, and are shown nowhere."""
+"""Tokens come from their sources, are fetched again in time, and are shown nowhere."""
 
 import base64
 from urllib.parse import parse_qs
@@ -46,7 +46,7 @@ def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
 
 
 def test_an_old_or_refused_token_is_fetched_again():
-    """This happens before the token expires, and when the broker rejects it."""
+    """The source fetches a new token before the old one expires, and when the broker rejects a token."""
     provider = IdentityProvider(expires_in=1e-9)
     tokens = client_credentials(provider)
     assert tokens.get() != tokens.get()
@@ -66,7 +66,7 @@ def test_a_provider_that_fails_is_named_without_the_secret():
 
 
 def test_a_token_file_is_read_again_when_it_changes(tmp_path):
-    """A program that rotates the token replaces the file, or writes into it."""
+    """Once a program has replaced the file, the source returns the new token; a missing file is an error."""
     file = tmp_path / "token"
     file.write_text("one\n")
     tokens = TokenFile(file)
@@ -91,7 +91,7 @@ def test_strings_and_functions_are_sources():
 
 
 def test_a_function_that_takes_long_is_asked_again_only_when_its_token_is_refused():
-    """The function's result is kept, even if it is not a token."""
+    """The function's result is kept until the broker refuses it, even if the result is `None`."""
     given = ["second", None]
     tokens = UntilRefused(given.pop)
     assert [tokens.get(), tokens.get()] == [None, None]

@@ -2,5 +2,5 @@
 
 
 def test_event_type(failure):
-    """The console behaves as the sentence says."""
+    """Each sentence in the module's script names a test, which passes in the browser."""
     assert not failure, failure

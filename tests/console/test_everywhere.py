@@ -5,5 +5,5 @@ import pytest
 
 @pytest.mark.long
 def test_everywhere(failure):
-    """The console behaves as the sentence says."""
+    """Each sentence in the module's script names a test, which passes in the browser."""
     assert not failure, failure

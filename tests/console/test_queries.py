@@ -10,5 +10,5 @@ def settings():
 
 
 def test_queries(failure):
-    """The console behaves as the sentence says."""
+    """Each sentence in the module's script names a test, which passes in the browser."""
     assert not failure, failure

@@ -16,7 +16,7 @@ from tests.support.tokens import EVERY_SCOPE, Issuer
 
 
 def test_sign_in(failure):
-    """The console behaves as the sentence says."""
+    """Each sentence in the module's script names a test, which passes in the browser."""
     assert not failure, failure
 
 
@@ -41,7 +41,9 @@ def settings(issuer) -> Iterator[dict[str, object]]:
 
 
 def _issuer_handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
-    """An issuer whose only user agrees to everything. Only the client that requested a code can exchange it, once."""
+    """An issuer whose only user agrees to everything. Only the client that requested an authorization code can exchange
+    it for a token, and only once.
+    """
     challenges: dict[str, tuple[str, str]] = {}
 
     class Handler(BaseHTTPRequestHandler):

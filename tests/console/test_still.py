@@ -4,7 +4,7 @@ from tests.console.conftest import ROOT
 
 
 def test_still(failure):
-    """The console behaves as the sentence says."""
+    """Each sentence in the module's script names a test, which passes in the browser."""
     assert not failure, failure
 
 

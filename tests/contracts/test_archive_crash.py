@@ -27,8 +27,8 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
     event, once, in order, and without gaps; objects that the index does not know are removed."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     lines = [line for run in range(KILLS) for line in lines_until_killed(SCRIPT, tmp_path, run, between=(0.05, 0.5))]
-    # A process archives waiting events as one object. On a busy machine, each process may have lived too briefly for
-    # that, and made the object larger for the next: one more process lives for as long as it needs.
+    # A process archives all waiting events as one object. On a busy machine, each process may be killed before it has
+    # archived them, and leave even more to the next process. So one more process runs until it has archived some.
     lines += lines_until_condition(SCRIPT, tmp_path, KILLS, condition=lambda: count_archived_only(tmp_path))
     for line in lines:
         partition, *names = line.split()

@@ -156,8 +156,9 @@ class TestAssignment:
         assert {each.id for each in found.sessions} == {f"{n}-{step}" for n in range(8) for step in range(5)}
 
     def test_is_forgotten_with_everything(self, coordination: Coordination):
-        """After forgetting, the subscription has no state, as if it had never existed; forgetting again changes
-        nothing. (S72)"""
+        """Once a subscription is forgotten, it has no state, as if it had never existed; forgetting it again changes
+        nothing. (S72)
+        """
         begin_assignment(coordination, "a", sessions=[a_session("a")])
         begin_assignment(coordination, "a", subscription="another")
         coordination.remove_subscription_state(SUBSCRIPTION)
@@ -184,7 +185,9 @@ class TestAssignment:
         ids=["entry without position", "entry gone", "position without entry", "entry twice", "too many"],
     )
     def test_refuses_what_no_engine_could_do(self, coordination: Coordination, new, positions):
-        """Entries without offsets, offsets without entries and too many moves are errors of the caller."""
+        """A write with entries without offsets, offsets without entries, or too many changes of owners is an error of
+        the caller.
+        """
         old = begin_assignment(coordination, "")
         with pytest.raises(ValueError, match=r"partition|position"):
             coordination.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT, positions)
@@ -213,7 +216,7 @@ class TestOffsets:
         }
 
     def test_keep_their_place_when_owners_change(self, coordination: Coordination):
-        """A partition that changes hands keeps its offset; a partition that does not is not changed. (S244)"""
+        """A partition that gets another owner keeps its offset; all other partitions stay unchanged. (S244)"""
         old = begin_assignment(coordination, "a", "a")
         commit(coordination, "a", 5)
         new = replace(old, entries=entries("b", "a>b"))
@@ -235,8 +238,8 @@ class TestOffsets:
 
 class TestCommit:
     def test_moves_forward_only(self, coordination: Coordination):
-        """A greater position is committed, and the same or a smaller one is outdated; nothing moves back. (S120,
-        S314)"""
+        """A commit of a greater position moves the offset; a commit of the same or a smaller position is outdated, and
+        moves nothing. (S120, S314)"""
         begin_assignment(coordination, "a")
         steps = [(5, 1), (5, 1), (4, 1), (6, 1), (-1, 2), (900, 1), (0, 2), (-1, 2)]
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
@@ -282,7 +285,8 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
     def test_only_the_owner_can_report_what_is_done_ahead(self, coordination: Coordination):
-        """Positions from a former owner come too late. (X61)"""
+        """If a former owner of a partition reports positions that are done ahead, the coordination refuses them. (X61)
+        """
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
@@ -329,8 +333,9 @@ class TestCommit:
         assert position(coordination) == at(2)
 
     def test_loses_nothing_among_many(self, coordination: Coordination):
-        """If many processes commit at the same time, the greatest position stays, and every number is either committed
-        once or outdated. (S120, S314)"""
+        """If many processes commit at the same time, the greatest position stays, and every position is either
+        committed once or outdated. (S120, S314)
+        """
         begin_assignment(coordination, "a", "a")
 
         def count_committed(number: int) -> int:
@@ -370,7 +375,8 @@ class TestCommit:
 
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
-        """The call does not wait: the outcome of each partition comes later, when the commit is stored."""
+        """A caller can begin a commit without waiting; the outcome of each partition comes when the commit is stored.
+        """
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})
@@ -383,7 +389,7 @@ class TestCommitSoon:
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_is_reported_before_its_outcome(self, coordination: Coordination):
-        """When a caller learns of its commit, the streams have already learnt of it."""
+        """Listeners are notified of a commit before its caller gets the outcome."""
         begin_assignment(coordination, "a")
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
@@ -395,8 +401,9 @@ class TestCommitSoon:
         assert first in (SubscriptionChange.OFFSETS, OffsetsCommitted("a", ((a_place(), at(3)),)))
 
     def test_many_at_once_are_judged_one_after_the_other(self, coordination: Coordination):
-        """If many commits of several partitions compete, each number is either committed once or outdated, and the
-        greatest stays."""
+        """If many commits of several partitions compete, each position is either committed once or outdated, and each
+        partition ends at the greatest.
+        """
         begin_assignment(coordination, *["a"] * 20)
         outcomes = [
             commit_async(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})

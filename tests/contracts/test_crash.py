@@ -34,7 +34,8 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
         for publisher in {tuple(name.split(".")[:2]) for name in names}:
             mine = [tuple(map(int, name.split(".")[2:])) for name in names if tuple(name.split(".")[:2]) == publisher]
             assert mine == sorted(mine)
-            # The events of an append are stored together: the last one contains their number.
+            # An append has up to three events, which are stored together, so the last one has the number that its
+            # append implies.
             assert dict(mine) == {number: number % 3 for number, _ in mine}
 
 

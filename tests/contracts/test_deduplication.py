@@ -79,7 +79,7 @@ def records_of(
 
 
 def stored_except_duplicates(**places: tuple[int, int, int]) -> AppendStoredExcept:
-    """`_0=(1, 0, 7)`: the first event is a duplicate of the one at offset 7."""
+    """`_0=(1, 0, 7)` says that the first event is a duplicate of the event in timeline 1, partition 0, at offset 7."""
     return AppendStoredExcept({int(index[1:]): DuplicateEvent(EventPlace(*place)) for index, place in places.items()})
 
 
@@ -91,7 +91,7 @@ def test_stores_what_is_new(log):
 
 
 def test_leaves_out_what_is_there(log):
-    """An event whose id is already stored is not stored again, and the outcome contains the place of the first one.
+    """An event whose id is already stored is not stored again, and the outcome contains the place of the stored event.
     (P157)"""
     topic = log.a_topic()
     log.store(topic, *map(an_event, ["without an id"]))
@@ -110,7 +110,7 @@ def test_leaves_out_a_whole_batch(log):
 
 
 def test_finds_the_first_in_another_partition(log):
-    """A second attempt may choose another partition. (P158)"""
+    """An event is a duplicate even if the second attempt sends it to another partition. (P158)"""
     topic = log.a_topic(partitions=3)
     append_once(log, topic, "a", "b", partitions=[0, 2])
     assert append_once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {
@@ -158,7 +158,7 @@ def test_ends_with_the_window(log):
 
 
 def test_goes_by_the_window_of_now(log):
-    """A shortened window applies to existing events. (P158)"""
+    """A shortened window also applies to events that were stored before. (P158)"""
     topic = log.a_topic()
     append_once(log, topic, "a")
     log.passes(timedelta(minutes=2))
@@ -218,7 +218,7 @@ def test_takes_long_records(log):
 
 
 def test_stores_once_what_many_append(log):
-    """If many processes append the same events at once, one of them stores each event. (P158)"""
+    """If many processes append the same events at once, each event is stored by only one of them. (P158)"""
     topic = log.a_topic(partitions=4)
     names = [f"event {number}" for number in range(60)]
 
@@ -242,7 +242,7 @@ def test_stores_once_what_many_append(log):
 
 
 def test_mixes_with_appends_without_ids(log):
-    """The reported places are correct, whatever else is appended at the same time."""
+    """The reported places of duplicates are correct, whatever else is appended at the same time."""
     topic = log.a_topic()
 
     def publish(thread: int) -> None:

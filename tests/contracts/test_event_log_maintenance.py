@@ -37,7 +37,7 @@ class TestTrim:
         assert log.events(topic) == [(2, "c")]
 
     def test_trimming_nothing_changes_nothing(self, log: LogUnderTest):
-        """If every event is newer, every event stays."""
+        """If every event is newer than the time up to which a log is trimmed, every event stays."""
         topic = log.a_topic()
         log.store(topic, "a")
         log.log.trim(topic, 0, log.now())

@@ -83,7 +83,7 @@ class TwoLogs(RuleBasedStateMachine):
 
     @rule(topic=topics, partition=partitions, start=st.integers(-1, 60), limit=st.integers(1, 5))
     def read(self, topic, partition, start, limit):
-        """A slice may be shorter than possible, but not empty."""
+        """Compare the first events, because a log may return fewer events than the limit, but not an empty slice."""
 
         def look(log):
             events = log.read(topic, partition, start, limit=limit).events

@@ -140,7 +140,7 @@ class RandomWalk:
         self.worker.merge_segments(lambda: None)
 
     def read(self) -> None:
-        """A slice may be shorter than possible, but not empty."""
+        """Compare the first events, because a log may return fewer events than the limit, but not an empty slice."""
         topic, partition = self.place()
         bounds = self.do_to_both(lambda log: log.bounds(topic, [partition]))
         end = bounds[partition].next_offset if isinstance(bounds, dict) else 0
@@ -250,17 +250,17 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
         finally:
             walk.close()
         seen += walk.seen
-    # The test would show little if few events had been cold.
+    # The test would show little if most sequences had archived no event that was read or found.
     assert seen["read"] > len(walks) / 2
     assert seen["found"] > len(walks) / 2
 
 
 @pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(2, 12))])
 def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
-    """However seldom the cold half is compacted, a reader of the whole log ends with the newest event of every key."""
+    """However seldom the archive is compacted, a reader of the whole log ends with the newest event of every key."""
     for number in walks:
         walk = RandomWalk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
-        walk.read = walk.find_a_moment = walk.trim = lambda: None  # as for event types that are only compacted
+        walk.read = walk.find_a_moment = walk.trim = lambda: None  # an event type that is only compacted is not trimmed
         try:
             for _ in range(STEPS):
                 walk.step()
@@ -272,6 +272,6 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
 
 
 def final_state(log, topic, partition):
-    """What a reader that removes deleted keys knows at the end."""
+    """The offset of each key's newest event, as a reader knows it that has read everything and dropped deleted keys."""
     newest = {event.record.key: event for event in read_all(log, topic, partition)}
     return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}

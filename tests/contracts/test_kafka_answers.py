@@ -82,7 +82,9 @@ def assert_nothing_waits(log):
 
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
 def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
-    """The library sends a request again, and Kafka recognizes stored records: every event is acknowledged once."""
+    """After a passing error, the library sends the request again, and Kafka recognizes records that it has stored, so
+    every event is acknowledged once.
+    """
     with a_log(proxy, timeout=60) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
@@ -93,8 +95,8 @@ def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_prope
 
 @pytest.mark.parametrize("spoiled", NOT_STORED.values(), ids=NOT_STORED)
 def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
-    """Events are refused when their time is over, and are not stored later; new ones are accepted when the error is
-    over.
+    """If an error lasts, events are refused when their time is over, and are not stored later; once the error has
+    ended, new events are accepted.
 
     At most the request that is being sent when the error ends may still be carried out.
     """
@@ -121,7 +123,7 @@ def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record
 
 
 def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
-    """Events are refused at once, and none of them is stored later, when publishing is allowed again."""
+    """While Kafka does not allow publishing, events are refused at once, and none of them is stored later."""
     with a_log(proxy, timeout=240) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
             load.is_refused()
@@ -156,7 +158,9 @@ def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
 
 
 def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
-    """Known topics need no request; unknown ones are refused in time, and are found once there are answers."""
+    """While Kafka's answers about topics are slow, known topics need no request; unknown ones are refused in time, and
+    are found once there are answers.
+    """
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         log.create_topic("other", 1)
         with proxy.spoiling(ProxyFault(METADATA, reaches_server=True, held_back=True)):
@@ -171,7 +175,9 @@ def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_proper
 
 
 def test_a_topic_that_a_starting_server_does_not_know_is_used_again(proxy, record_property):
-    """Neither writers nor readers treat the topic as deleted, and both continue when the server knows it."""
+    """If a starting server does not know a topic yet, writers and readers do not treat the topic as deleted, and
+    continue when the server knows it.
+    """
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         # A reader at the end only asks for the partition's end, which a server that it knows would answer.
         not_leading = ProxyFault(PRODUCE, NOT_LEADER), ProxyFault(FETCH, NOT_LEADER), ProxyFault(LIST_OFFSETS)

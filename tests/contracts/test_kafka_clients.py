@@ -43,7 +43,7 @@ def other_process_log(url, log):  # noqa: ARG001  # it makes the topic
 
 
 def lose_next_client(make, module, name, monkeypatch):
-    """Make the next client that a module creates find no servers; returns how many clients have been created since."""
+    """Make the next client that a module creates find no servers. Return the list of clients created since."""
     made = []
 
     def make_one(address, **settings):
@@ -73,7 +73,9 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
 
 
 def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, other_process_log, monkeypatch):
-    """Meanwhile, each reader reads for itself."""
+    """If the consumer that follows a partition's end finds no servers, another consumer replaces it; until then, each
+    reader fetches events for itself.
+    """
     lose_next_client(client.new_consumer, reading, "new_consumer", monkeypatch)
     place = 1
 
@@ -90,7 +92,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, other_pro
 
 
 def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
-    """From then on, other clients make the requests."""
+    """If a client finds no servers, the request fails, and other clients make all later requests."""
     nowhere = ClusterAddress("127.0.0.1:9", timeout_seconds=2)
     for ask in (
         lambda: log.bounds("t", [0])[0],

@@ -36,7 +36,7 @@ class TestOneServer:
                 load.figures()
 
     def test_is_shut_down_and_restarted(self, tmp_path, record_property):
-        """A server that shuts down properly loses nothing either."""
+        """If a server shuts down properly and starts again, no acknowledged event is lost."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with NumberedLoad(log, record_property) as load:
@@ -64,7 +64,9 @@ class TestOneServer:
                 assert len(stored) <= WRITERS
 
     def test_that_is_paused_costs_bounded_memory(self, tmp_path):
-        """Unsent events wait in a bounded queue, and are refused at once when the queue is full."""
+        """While a server is paused, unsent events wait in a bounded queue; when the queue is full, further events are
+        refused at once.
+        """
         big = Record(b'"%s"' % (b"x" * 4_000_000))
         with (
             kafka.a_server(tmp_path) as server,
@@ -219,7 +221,7 @@ class TestThreeServers:
 
 
 def are_copies_possible(log):
-    """Three replicas are possible once all servers have joined."""
+    """Whether a topic with three replicas can be created, which is possible once all servers have joined."""
     try:
         log.create_topic("t", 3)
     except Unavailable:

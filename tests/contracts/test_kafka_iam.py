@@ -90,7 +90,7 @@ def address_of(server):
 
 
 def test_msk_is_asked_over_tls():
-    """Without further settings, connections are encrypted."""
+    """Without further settings, connections to MSK use TLS."""
     settings = ClusterAddress.parse("kafka://b-1.example:9098?iam=eu-central-1").client_settings()
 
     assert settings["security.protocol"] == "SASL_SSL"

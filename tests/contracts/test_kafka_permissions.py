@@ -138,7 +138,7 @@ def append_event(log, topic):
 
 
 def find_end(log, topic):
-    """Events for a topic that another process has sealed are refused because the topic is sealed."""
+    """Read the setting that says whether another process has sealed the topic."""
     seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 

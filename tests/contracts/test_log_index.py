@@ -47,7 +47,7 @@ def a_segment(first: int, count: int = 10, archived: str | None = "object") -> I
 
 
 def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
-    """Consecutive segments with these numbers of events."""
+    """Add consecutive segments with these numbers of events, and return them."""
     added = []
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)
@@ -93,7 +93,7 @@ class TestTopics:
         assert index.topic("t") == Topic(partitions=5)
 
     def test_are_sealed_for_ever(self, index: LogIndex):
-        """A sealed topic stays sealed when something else is noted about it."""
+        """A sealed topic stays sealed when other facts about it are stored."""
         index.create_topic("t", 1)
         index.seal_topic("t")
         index.grow_topic("t", 2)
@@ -109,7 +109,7 @@ class TestTopics:
         ],
     )
     def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
-        """Nothing can be noted about an unknown topic."""
+        """The index refuses to store facts about an unknown topic."""
         with pytest.raises(UnknownTopic):
             change(index)
         assert index.topic("t") is None
@@ -154,7 +154,9 @@ class TestChanges:
         assert index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
-        """What the indexer and the housekeeping note about a topic ends no lease."""
+        """The change numbers do not grow when the indexer or housekeeping stores progress, so no cached topic has to be
+        read again.
+        """
         before = index.change_counters()
         index.create_topic("t", 1)
         add_segments(index, "t", [10])
@@ -179,7 +181,9 @@ class TestContinuedTopics:
             index.create_next_topic("missing", "missing~2", [])
 
     def test_leave_a_signpost_when_they_are_deleted_first(self, index: LogIndex):
-        """The reference to the topic that counts the records exists as long as the last topic in the chain."""
+        """A deleted topic that another topic continues keeps its references to the topics before and after it, until
+        the last topic of the chain is deleted.
+        """
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
             index.advance_head(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
@@ -207,7 +211,7 @@ class TestContinuedTopics:
 
 class TestHeads:
     def test_heads_of_uncounted_partitions_are_empty(self, index: LogIndex):
-        """A partition of which nothing is indexed begins at zero."""
+        """The head of a partition of which nothing is indexed is at zero."""
         assert index.index_heads([]) == {}
         assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
 

@@ -172,6 +172,6 @@ def test_what_is_stored_keeps_its_names_and_its_form(stored, read_and_written):
 
 @pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
 def test_times_with_an_offset_are_read(stored, read_and_written):
-    """Earlier versions wrote +00:00 in place of Z."""
+    """Times that end with +00:00 instead of Z, as earlier versions wrote them, are read."""
     earlier = json.loads(json.dumps(stored).replace('Z"', '+00:00"'))
     assert json.loads(json.dumps(read_and_written(earlier))) == stored

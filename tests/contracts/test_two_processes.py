@@ -68,7 +68,9 @@ class TestEventLog:
             assert record_text(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
-        """A read that waits returns when another process has appended; it checks many times a second."""
+        """A read that waits returns when another process has appended, because its own process checks many times a
+        second.
+        """
         assert APPEND_CHECK_INTERVAL_SECONDS <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):

@@ -36,7 +36,7 @@ def test_every_file_that_is_named_exists():
 
 
 def test_every_name_stands_in_the_file_where_it_is_said_to_be():
-    """An outdated name would lead readers nowhere, or to something else with the same name."""
+    """Each name on the page occurs in the file for which the page gives it; an outdated name would mislead readers."""
     said = re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.py)`", PAGE)
     places = [(name, path) for names, path in said for name in re.findall(r"`(\w+)`", names)]
     assert len(places) > 10

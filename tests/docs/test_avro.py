@@ -23,7 +23,9 @@ def api():
 
 
 def test_an_event_type_gets_events_in_avro_as_the_page_says(api):
-    """The request creates the event type, and a batch of the schema that the page names is taken. (P145, R248)"""
+    """The page's request creates the event type, and the broker accepts a batch of the schema that the page names.
+    (P145, R248)
+    """
     assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
     assert "fields" in api.get(BATCH_SCHEMA).json()["avro_schema"]
     payload = encode(json.loads(EVENT_TYPE["schema"]["schema"]), {"id": "4711"})

@@ -58,7 +58,9 @@ def test_small_batches_are_dear(capsys):
 
 
 def test_a_hasty_indexer_is_dear(capsys):
-    """The page's statement about an indexer that runs every second is true."""
+    """The page gives the cost of DynamoDB for an indexer that runs every second, and for one that runs every ten
+    seconds, as the calculator does.
+    """
     arguments = shlex.split(EXAMPLES[3][0].replace("\\\n", " "))
     at = arguments.index("--index-seconds") + 1
     said = re.search(r"DynamoDB is \$(\d+) of the bill above instead of \$(\d+)", PAGE)

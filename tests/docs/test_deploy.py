@@ -22,7 +22,9 @@ COMMANDS = [line for line in re.search(r"```sh\n(.*?)```", FIRST_EVENT, re.DOTAL
 
 
 def test_the_first_event_of_a_deployment_is_published_and_streamed():
-    """An event type, a batch, and a stream that ends with the first event of a partition."""
+    """The guide's requests create an event type, publish a batch, and read a stream that ends with the first event of a
+    partition.
+    """
     with Broker() as broker:
         made, published, streamed = [run_pasted_command(each, URL=f"{broker.url}/", TOKEN="t") for each in COMMANDS]
 

@@ -102,7 +102,7 @@ def test_consumers_on_aws_are_scaled_as_the_page_says():
 
 
 def test_each_cause_has_a_remedy():
-    """The table has all causes. (O10)"""
+    """The page's table has a row for each cause of lag, and no others. (O10)"""
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {"cause", *LagCause}
 
 

@@ -24,7 +24,7 @@ def test_fixtures_of_the_session_end_with_the_group(monkeypatch):
 
 
 def test_what_began_last_ends_first(monkeypatch):
-    """A server is stopped before its folder is removed."""
+    """Resources end in the reverse order of their start, so a server is stopped before its folder is removed."""
     ended = []
     monkeypatch.setattr(group_ends, "_endings", [])
     group_ends.end_with_group(lambda: ended.append("folder"))

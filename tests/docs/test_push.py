@@ -121,7 +121,9 @@ def test_the_function_reports_the_event_that_it_fails_at():
 
 
 def test_the_queue_gets_events_in_order():
-    """(X42, X43)"""
+    """The queue of the page's example gets all events in order, even if it is created only after deliveries have
+    failed. (X42, X43)
+    """
     _, sink = map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
     found: list[dict[str, object]] = []
     with aws_over_http() as endpoint, a_client("sqs", endpoint) as sqs, a_broker_with(sink) as api:

@@ -72,7 +72,7 @@ def test_the_example_of_httpx_consumes_a_subscription(url):
 
 
 def test_the_example_of_requests_reads_an_event_type(url):
-    """Every event comes, with any characters."""
+    """The example reads every event, whatever characters it has."""
     begin = [{"partition": "0", "offset": "BEGIN"}]
     assert list(python_example("requests")["read"](url, "read", len(EVENTS), begin)) == EVENTS
 

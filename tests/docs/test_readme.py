@@ -37,7 +37,9 @@ def test_the_events_are_published(quick_start_outputs):
 
 
 def test_the_refusal_is_shown(quick_start_outputs):
-    """The third line is refused, event by event."""
+    """The broker refuses the batch of the third line, and the response says for each event that it is failed or
+    aborted.
+    """
     status, body = quick_start_outputs[2]
 
     assert status == 422

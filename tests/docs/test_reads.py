@@ -37,7 +37,7 @@ def as_on_page(found, subscription):
 
 
 def test_the_subscription_gets_what_the_page_says(api, subscription):
-    """The event has only the members that the page shows, and its metadata. (D11)"""
+    """The subscription gets the event with only the members that the page shows, and its metadata. (D11)"""
     assert api.post(EVENTS_PATH, json=[EVENT]).status_code == 200
     with Consumer(api, subscription) as stream:
         [found] = stream.batch()["events"]
@@ -56,5 +56,5 @@ def test_the_schema_is_refused_as_the_page_says(api, subscription):
 
 
 def test_the_readers_are_those_on_the_page(api, subscription):
-    """(D13)"""
+    """The list of the event type's readers is the one on the page. (D13)"""
     assert as_on_page(api.get("/event-types/order.placed/readers").json(), subscription) == READERS

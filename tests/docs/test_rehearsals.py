@@ -29,7 +29,7 @@ def without_ids_and_times(result):
 
 
 def test_the_result_is_the_one_on_the_page(api):
-    """The request of the page finds what the page shows in the events that it shows. (H1, H6, H8)"""
+    """The page's request, on the events that the page shows, gives the result that the page shows. (H1, H6, H8)"""
     events = [{"order_number": "4711"}, *(each["event"] for each in RESULT["samples"])]
     published = api.post("/event-types/order.placed/events", json=[each | {"metadata": METADATA} for each in events])
     assert published.status_code == 200, published.text

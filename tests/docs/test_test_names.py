@@ -28,7 +28,9 @@ def modules_in(room: Path) -> set[str]:
 
 
 def module_of(test: Path, unit: Path, package: Path) -> str | None:
-    """The module that a test module is named after: the longest name with which its own begins."""
+    """The module that a test module is named after: the longest name of a module with which the test module's name
+    begins.
+    """
     name = test.stem.removeprefix("test_")
     room = package / test.parent.relative_to(unit)
     fitting = [each for each in modules_in(room) if name == each or name.startswith(f"{each}_")]

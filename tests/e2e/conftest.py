@@ -88,7 +88,7 @@ def client_of(running_broker: Running, **options: Any) -> httpx.Client:
 
 @pytest.fixture
 def a_storage(api) -> Callable[..., dict]:
-    """Returns a function that makes descriptions of storages that the running broker can reach."""
+    """A function that makes descriptions of storages that the running broker can reach."""
     kind = STORAGES[api.get("/storages/default").json()["storage_type"]]
     if kind["storage_type"] == "kafka":
         kind = {**kind, "kafka_configuration": {"bootstrap_servers": kafka.servers()}}

@@ -1,4 +1,4 @@
-"""The consumer for asyncio keeps the promises of the one for threads."""
+"""The consumer for asyncio keeps the promises of the consumer for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer for asyncio keeps the promises of the one for threads."""
+"""The producer for asyncio keeps the promises of the producer for threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_events_are_published_and_awaited(nakadi):
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
-    """The producer sends the events of a failed partition again, and each key stays in its order."""
+    """The producer sends the events of a failed partition again, and the events of each key stay in order."""
     nakadi.create_event_type("sent", partitions=4, partition_strategy="hash", partition_key_fields=["key"])
     nakadi.faults.refuse(event_type="sent", partition="1", times=3)
 
@@ -102,8 +102,8 @@ def test_a_full_buffer_holds_senders_back(breakable_network):
 
 
 def test_closing_in_time_reports_events_that_are_on_their_way():
-    """A caller that awaits an unanswered event learns that the producer was closed, and that the event may be
-    stored.
+    """A caller that awaits the report of an event whose request is unanswered learns that the producer was closed, and
+    that the event may be stored.
     """
 
     async def publish(silent):

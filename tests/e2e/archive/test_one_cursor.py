@@ -51,7 +51,7 @@ class ArchivingBroker:
             assert answer.status_code == 200
 
     def archive_everything(self) -> int:
-        """Archive everything. Returns how many events are only in the archive from now on."""
+        """Archive everything, and return how many events are only in the archive from now on."""
         self.log.archive()
         topic = self.broker.services.event_types.get(self.name).timeline.topic
         return self.log._hot.bounds(topic, [0])[0].oldest
@@ -133,7 +133,7 @@ def test_cursors_are_reckoned_with_across_both(archiving: ArchivingBroker):
 
 
 def test_a_moment_leads_into_the_archive(archiving: ArchivingBroker):
-    """A stream that begins at a point in time finds it among the archived events."""
+    """A stream that begins at a point in time can begin among the archived events."""
     archiving.publish(0, 1)
     time.sleep(LONG_AGO_ENOUGH)
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

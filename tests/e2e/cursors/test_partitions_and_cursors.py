@@ -101,7 +101,9 @@ def test_lag_is_not_changed_by_an_empty_timeline(api):
     ],
 )
 def test_shifting_over_timelines(api, offset, shift, reached):
-    """With two events in the second and the third timeline, moves end where clients expect. (C61, C62, C64)"""
+    """If the second and the third timeline have two events each, a shift counts these events, and may end in either
+    timeline. (C61, C62, C64)
+    """
     name = an_event_type(api)
     for count in (2, 2):
         switch_timeline(api, name)
@@ -110,7 +112,7 @@ def test_shifting_over_timelines(api, offset, shift, reached):
 
 
 def test_shifting_before_the_first_event_is_refused(api):
-    """No event lies before the beginning of the first timeline. (C62, C65)"""
+    """A shift to before the beginning of the first timeline is refused. (C62, C65)"""
     name = an_event_type(api)
     asked = [{"partition": "0", "offset": "BEGIN", "shift": -1}]
     answer = api.post(f"/event-types/{name}/shifted-cursors", json=asked)
@@ -118,7 +120,9 @@ def test_shifting_before_the_first_event_is_refused(api):
 
 
 def test_distances_across_timelines(api):
-    """Distances count over timelines, and come back with the cursors as sent. (C37, C38, C39)"""
+    """Distances include the events of all timelines between the cursors, and are returned with the cursors as sent.
+    (C37, C38, C39)
+    """
     name = an_event_type(api)
     for count in (3, 4, 1):
         publish(api, name, count)

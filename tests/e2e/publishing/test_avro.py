@@ -104,7 +104,7 @@ def test_events_in_avro_are_read_as_json_and_as_avro(api, version):
 
 
 def test_streams_of_event_types_are_json(api):
-    """There is no low-level stream in Avro. (L58a)"""
+    """A client that asks for a stream of an event type in Avro gets JSON. (L58a)"""
     name = create(api)
     publish(api, name, an_envelope(name, PAYLOAD)).raise_for_status()
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
@@ -122,8 +122,8 @@ def test_streams_of_event_types_are_json(api):
 
 @pytest.mark.parametrize("payload", [single_object(ORDER, AN_ORDER), None])
 def test_what_json_does_not_say_is_kept(api, payload):
-    """A payload after its fingerprint, and branches that JSON does not distinguish, are delivered unchanged. (P172,
-    S184)
+    """A payload that follows the fingerprint of its schema, and branches of a union that JSON does not distinguish, are
+    delivered unchanged. (P172, S184)
     """
     schema = ORDER if payload else AMBIGUOUS
     payload = payload or encode(AMBIGUOUS, {"x": ("long", 5)})
@@ -135,7 +135,9 @@ def test_what_json_does_not_say_is_kept(api, payload):
 
 
 def test_an_event_in_json_is_the_payload_of_its_envelope(api):
-    """The type of the schema that its version names tells what the payload is. (P173)"""
+    """In an envelope, the payload is JSON or Avro, depending on the type of the schema that the event's version names.
+    (P173)
+    """
     name = create_event_type(api, a_business_definition(schema={"properties": {"a": {}}}))["name"]
     api.post(f"/event-types/{name}/schemas", json=schema_draft()).raise_for_status()
     sent = {"metadata": {"eid": EID, "occurred_at": "2023-11-14T22:13:20Z"}, "a": 1}
@@ -207,7 +209,7 @@ HEAD = b"\xc3\x01" + fingerprint(BATCH_SCHEMAS["batch.publishing"]["1"])
     ],
 )
 def test_a_body_that_is_no_batch_is_a_bad_request(api, body, reason):
-    """Each fault has its own reason, and nothing is stored. (P151)"""
+    """A body that is not a batch in Avro gets 400 with a reason for each fault, and nothing is stored. (P151)"""
     assert reason in problem(publish(api, create(api), body=body), 400) or reason.startswith("`occurred_at`")
 
 
@@ -222,7 +224,9 @@ def test_an_empty_batch_is_stored(api):
 
 
 def test_an_event_that_is_too_large_as_json_is_refused(api):
-    """A thousand bytes become a megabyte because of the names of fields. (P171)"""
+    """A payload of three bytes is refused if it has more than a megabyte as JSON, because of the names of its fields.
+    (P171)
+    """
     schema = a_record(a_field("a", {"type": "array", "items": a_record(a_field("x" * 1000, "null"), name="In")}))
     name = create(api, schema)
 
@@ -305,8 +309,8 @@ def test_a_projection_is_not_read_as_avro(api):
 
 
 def test_a_schema_that_comes_while_a_stream_is_open_ends_it(api):
-    """If a schema is added while a stream is open, its first event ends the stream; the client's next stream knows
-    the schema. (P175)
+    """If a schema is added while a stream is open, the first event with that schema ends the stream; the client's next
+    stream knows the schema. (P175)
     """
     name = create(api, compatibility_mode="none")
     draft = {"owning_application": "app", "event_types": [name], "read_from": "begin"}

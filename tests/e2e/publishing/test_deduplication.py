@@ -35,7 +35,9 @@ def count_stored(api, name):
 
 
 def test_a_batch_that_is_sent_again_is_stored_once(api, deduplicating_type):
-    """The first answer has no body; the second names the place of each event that is already there. (P110, P157)"""
+    """If a batch is sent twice, the first answer has no body; the second names the place of each event that is already
+    stored. (P110, P157)
+    """
     events = [an_event(number=number) for number in range(3)]
     first = publish(api, deduplicating_type, events)
     assert (first.status_code, first.content) == (200, b"")
@@ -77,7 +79,7 @@ def test_the_case_of_an_eid_does_not_matter(api, deduplicating_type):
 
 
 def test_a_second_attempt_may_meet_another_partition(api):
-    """Events without a key are spread at random, and still recognized. (P158)"""
+    """Events without a key go to random partitions, and are still recognized as duplicates. (P158)"""
     name = create_event_type(api, a_business_definition(**ONCE, **FOUR_PARTITIONS))["name"]
     events = [an_event() for _ in range(40)]
     assert publish(api, name, events).content == b""
@@ -87,7 +89,9 @@ def test_a_second_attempt_may_meet_another_partition(api):
 
 
 def test_more_partitions_and_another_timeline_change_nothing(api, deduplicating_type):
-    """The window holds over more partitions and over a new timeline; the cursor is the first event's. (P158)"""
+    """An event is still a duplicate after partitions were added, and in a new timeline; its item has the cursor of the
+    first event. (P158)
+    """
     event = an_event()
     publish(api, deduplicating_type, [event])
     assert api.put(f"/event-types/{deduplicating_type}/partition-count", json={"partition_count": 3}).status_code == 204
@@ -158,7 +162,9 @@ def test_what_is_shown_and_changed(api, deduplicating_type):
 
 
 def test_an_annotation_says_the_same(api):
-    """Clients that cannot send the field set an annotation; no warning calls it meaningless. (P156)"""
+    """An annotation sets the window for clients that cannot send the field; the broker does not warn that it is
+    unknown. (P156)
+    """
     definition = a_business_definition(annotations={ANNOTATION: "300"})
     answer = api.post("/event-types", json=definition)
     assert ANNOTATION not in answer.headers["warning"]

@@ -125,7 +125,8 @@ def test_bombs_do_not_go_off(api):
 
 
 def test_flow_id_and_span(api):
-    """Every answer has the flow id of the request or a new one; one without a body has a span context. (P9, P10)"""
+    """Every answer has the flow id of the request or a new one; an answer without a body has a span context. (P9, P10)
+    """
     name = create_event_type(api)["name"]
     published = publish(api, name, X_Flow_Id="mine")
     assert (published.headers["x-flow-id"], published.headers["span_ctx"]) == ("mine", "{}")
@@ -177,7 +178,9 @@ def test_only_writers_may_publish(ann_client, bob_client):
 
 
 def test_blocks_take_effect_at_once(api):
-    """A blocked event type takes no events until it is unblocked, and may not even exist. (P16, P48, P49)"""
+    """A blocked event type takes no events until it is unblocked; this also applies to an event type that does not
+    exist. (P16, P48, P49)
+    """
     name = create_event_type(api)["name"]
     for blocked in (name, a_name("not.there")):
         path = f"/settings/blacklist/PRODUCER_ET/{blocked}"
@@ -216,7 +219,7 @@ def test_tombstones_are_not_delivered(api):
 
 
 def test_directed_batches_are_not_for_everyone(api):
-    """Low-level streams skip a batch for one subscription. (P127)"""
+    """Low-level streams skip a batch that is directed to one subscription. (P127)"""
     name = create_event_type(api)["name"]
     tag = f"CONSUMER_SUBSCRIPTION_ID={ID}"
     assert publish(api, name, [{"n": 1}], X_CONSUMER_TAG=tag).status_code == 200

@@ -92,7 +92,7 @@ NOT_COMPACTED = "order.placed/deleted/not-compacted.json"
 
 @pytest.fixture(scope="module")
 def names(running_broker):
-    """Registers the sample event types, and returns the name that each has here."""
+    """Create the sample event types, and return the name that each has in this broker."""
     definitions = {sample: json.loads(path.read_text()) | {"name": a_name(sample)} for sample, path in TYPES.items()}
     for definition in definitions.values():
         assert http.post(f"{running_broker.url}/event-types", json=definition).status_code == 201
@@ -101,7 +101,7 @@ def names(running_broker):
 
 @pytest.fixture
 def publish(api, names):
-    """`publish(batch)` sends a sample batch. It returns the answer, and the event type's name here."""
+    """`publish(batch)` sends a sample batch. It returns the answer, and the event type's name in this broker."""
 
     def send(batch: str):
         name = names[batch.partition("/")[0]]

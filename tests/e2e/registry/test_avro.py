@@ -25,14 +25,14 @@ def current_schema(api, event_type):
 
 
 def test_an_avro_schema_is_stored_as_it_was_sent(api):
-    """The type, the text and the first version are the same as in the event type's schema. (R159)"""
+    """The event type and the list of its schemas show the type and the text as sent, as version 1.0.0. (R159)"""
     created = create_avro_type(api)["schema"]
 
     assert (created["type"], created["schema"], created["version"]) == ("avro_schema", json.dumps(ORDER), "1.0.0")
 
 
 def test_what_is_no_avro_schema_is_refused(api):
-    """The reason follows the words of the reference. (R159)"""
+    """A text that is not an Avro schema is refused, for a reason in the words of the reference. (R159)"""
     definition = a_business_definition() | {"schema": schema_draft('{"type": "record", "name": "x"}')}
 
     detail = problem(api.post("/event-types", json=definition), 422)
@@ -164,7 +164,7 @@ def test_a_dry_run_shows_what_the_mode_lets_pass(api):
 
 
 def test_a_version_can_be_compared_with_an_avro_schema(api):
-    """The check reads the text as the type of the version that it names. (R148, R311)"""
+    """The check reads the text as a schema of the same type as the version that the request names. (R148, R311)"""
     event_type = create_event_type(
         api, a_business_definition(schema={"properties": {}}, compatibility_mode="compatible")
     )

@@ -123,7 +123,7 @@ def test_only_pure_compaction_is_warned_of(api, policy, warning):
 
 
 def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
-    """With the feature on, the stored event type is the answer. (R93)"""
+    """If the feature for returning bodies is on, the answer is the stored event type. (R93)"""
     switch_on("return_body_on_create_update_event_type")
     definition = a_definition()
 

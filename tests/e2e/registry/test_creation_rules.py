@@ -128,7 +128,9 @@ def test_key_fields_are_not_looked_up_in_the_schema(api):
 
 
 def test_paths_of_a_data_event_begin_with_data(api):
-    """Ordering fields are looked up in the form that events really have. (R81)"""
+    """The paths of ordering fields are looked up in the effective schema, where the event type's own schema is below
+    `data`. (R81)
+    """
     schema = {"properties": {"at": {"type": "integer"}}}
     data = a_business_definition(category="data", schema=schema)
 
@@ -204,7 +206,7 @@ def test_a_read_only_registry_takes_nothing(api, switch_on):
 
 
 def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
-    """With the feature on, a definition without authorization gets 422. (R96)"""
+    """If the feature that makes authorization mandatory is on, a definition without authorization gets 422. (R96)"""
     switch_on("force_event_type_authz")
 
     assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
@@ -212,7 +214,7 @@ def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
 
 
 def test_every_owning_application_is_one(api, switch_on):
-    """With the feature on, applications are checked against the known ones, and here all are known. (R101)"""
+    """If the feature that checks owning applications is on, any name is still accepted. (R101)"""
     switch_on("validate_event_type_owning_application")
 
     assert create_event_type(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

@@ -21,7 +21,7 @@ def business_event(**metadata):
 
 @pytest.fixture
 def business_events_url(api):
-    """The events of a business event type."""
+    """The URL of the events of a business event type."""
     return f"/event-types/{create_event_type(api, a_business_definition())['name']}/events"
 
 
@@ -178,7 +178,7 @@ def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
 
 
 def test_no_warnings_still_have_their_header():
-    """If both texts are configured as empty, the header is sent with an empty text. (R95)"""
+    """If both texts of the warning are configured as empty, the header is sent with an empty text. (R95)"""
     broker = open_broker(Settings(data_access_warning="", compaction_warning=""))
 
     answer = make_client(make_application(broker)).post("/event-types", json=a_definition())
@@ -188,7 +188,8 @@ def test_no_warnings_still_have_their_header():
 
 
 def test_a_busy_event_type_answers_try_later(monkeypatch):
-    """If others always overtake a client's changes, the broker tells it to come back. (R129, R214)"""
+    """If other changes always come before a client's change, the broker tells the client to retry later. (R129, R214)
+    """
     broker = open_broker(Settings())
     api = make_client(make_application(broker))
     definition = a_definition()

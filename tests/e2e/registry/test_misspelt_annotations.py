@@ -20,7 +20,8 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
     changed = api.put(f"/event-types/{name}", json=definition_with(api, event_type, MISSPELT))
     assert changed.headers["warning"] == f'299 nakadi "Data access warning. {NEAREST}"'
     assert api.get(f"/event-types/{name}").json()["warnings"] == [NEAREST]
-    # The representation can be sent back, and is correct again without the mistake.
+    # A definition that was read with its warnings can be sent back; once the mistake is corrected, there are no
+    # warnings.
     again = api.put(f"/event-types/{name}", json=definition_with(api, event_type, {"nakadi.io/table-sort-by": "id"}))
     assert again.headers["warning"] == '299 nakadi "Data access warning"'
     assert "warnings" not in api.get(f"/event-types/{name}").json()

@@ -40,7 +40,9 @@ def test_health_is_ok(api, accept):
 
 
 def test_the_description_and_its_page_are_for_everyone(api):
-    """Both exist, each in its own format, and another method gets 405 with the permitted ones. (R26)"""
+    """The API description is JSON, and its page is HTML. A method that a path does not support gets 405 with the
+    supported methods. (R26)
+    """
     description, page, health = api.get("/openapi.json"), api.get("/docs"), api.delete("/health")
 
     assert (description.status_code, description.headers["content-type"]) == (200, "application/json")

@@ -46,7 +46,9 @@ def test_events_stay_where_they_are(api):
     ],
 )
 def test_statistics_follow(api, before, after):
-    """The parallelisms become the new count, so that an owner's old definition is refused afterwards. (R119, R210)"""
+    """The parallelisms in the statistics become the new count, so that an owner's old definition is refused afterwards.
+    (R119, R210)
+    """
     event_type = create_event_type(api, default_statistic=before)
 
     set_count(api, event_type["name"], 5)

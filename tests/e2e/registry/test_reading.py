@@ -75,7 +75,7 @@ def test_the_list_can_be_had_in_parts(api):
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "many"])
 def test_a_part_of_the_list_has_between_one_and_a_thousand(api, limit):
-    """Anything else is a bad request. (R87)"""
+    """A `limit` that is not a number from 1 to 1000 is a bad request. (R87)"""
     assert "limit" in problem(api.get("/event-types", params={"limit": limit}), 400)
 
 

@@ -145,7 +145,7 @@ def client_of(broker, issuer, subject="ann", **claims):
 
 
 def test_no_route_is_forgotten(broker):
-    """The table below has every route. (R46)"""
+    """The table of scopes has every route. (R46)"""
     assert {(route.method, route.template) for route in make_application(broker).router.routes} == {*SCOPES, *PUBLIC}
 
 
@@ -263,7 +263,7 @@ LISTED = an_authorization(admins="ann", readers="bob", writers="cat")
 
 @pytest.fixture
 def event_type_with_authorization(broker, issuer):
-    """The name of an event type with lists."""
+    """The name of an event type with authorization lists."""
     return create_event_type(client_of(broker, issuer), authorization=LISTED)["name"]
 
 
@@ -489,7 +489,9 @@ def test_each_admin_list_has_its_own_permission(broker, issuer):
     ],
 )
 def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, path, body, status):
-    """Arguments are checked before the administrator, and lists after. (R218, R277)"""
+    """The types of the arguments are checked before the right of an administrator, and the lists of admins after it.
+    (R218, R277)
+    """
     answer = client_of(broker, issuer).request(method, path, json=body)
 
     assert answer.status_code == status

@@ -58,7 +58,9 @@ def name(api):
 
 
 def test_a_rehearsal_finds_what_would_be_refused(api, name):
-    """Each rule has its number of events, the time of the first and of the last; the schema stays. (H1, H5, H6, H7)"""
+    """Each rule has its number of events, the time of the first and of the last of these events; the event type's
+    schema stays unchanged. (H1, H5, H6, H7)
+    """
     publish(api, name, {"metadata": event_metadata(), "order": "1", "items": [{"sku": "shoe"}]})
     publish(
         api, name, {"metadata": event_metadata(), "order": 2}, {"metadata": event_metadata(), "items": [{}, {"sku": 1}]}

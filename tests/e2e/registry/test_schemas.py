@@ -17,7 +17,7 @@ def schema_draft(content, **changes):
 
 @pytest.fixture
 def schemas_path(api):
-    """The schemas of an event type whose first version is FIRST."""
+    """The path of the schemas of an event type whose first version is FIRST."""
     return f"/event-types/{create_event_type(api, schema=FIRST)['name']}/schemas"
 
 

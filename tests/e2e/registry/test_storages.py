@@ -79,7 +79,7 @@ def test_a_storage_may_come_as_any_content(api, a_storage):
 
 @pytest.mark.parametrize("storage_id", ["default", None])
 def test_an_id_is_taken_once(api, storage_id, a_storage):
-    """An existing storage gets 409. (R235)"""
+    """A storage with the id of an existing storage gets 409. (R235)"""
     storage = a_storage()
     api.post("/storages", json=storage)
     taken = storage_id or storage["id"]
@@ -172,7 +172,9 @@ def test_a_new_storage_can_be_the_default(api, a_storage):
 
 @pytest.mark.usefixtures("default_again")
 def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
-    """Events published to an event type in another storage can be read again, and hold the storage. (R238, R239)"""
+    """Events published to an event type in another storage can be read again, and prevent the removal of the storage.
+    (R238, R239)
+    """
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
     name = create_event_type(api)["name"]

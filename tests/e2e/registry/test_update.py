@@ -41,7 +41,7 @@ def test_an_update_answers_with_nothing_but_a_warning(api):
 
 
 def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
-    """With the feature on, an update returns the stored event type. (R93)"""
+    """If the feature for returning bodies is on, an update returns the stored event type. (R93)"""
     switch_on("return_body_on_create_update_event_type")
     definition = a_definition()
     create_event_type(api, definition)
@@ -91,7 +91,7 @@ def test_some_fields_stay_when_they_are_left_out(api):
 
 
 def test_empty_annotations_and_labels_clear_them(api):
-    """An empty map, unlike a missing one, clears them. (R112)"""
+    """An empty map, unlike a missing one, removes all annotations or labels. (R112)"""
     definition = a_definition()
     create_event_type(api, definition | {"annotations": {"a": "1"}, "labels": {"b": "2"}})
 
@@ -337,7 +337,7 @@ def test_a_read_only_registry_changes_nothing(api, switch_on):
 
 
 def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
-    """With the feature on, an update without authorization gets 422. (R113)"""
+    """If the feature that makes authorization mandatory is on, an update without authorization gets 422. (R113)"""
     definition = a_definition()
     create_event_type(api, definition)
     switch_on("force_event_type_authz")

@@ -31,8 +31,8 @@ def test_a_stream_ends_where_its_cursors_say(open_stream, publish):
 
 
 def test_events_that_nobody_gets_do_not_hold_up_the_end(api, open_stream):
-    """The last events may be tombstones, or for a single subscription. The line at the end has a cursor after them.
-    (L78)
+    """The last events may be tombstones, or directed to a single subscription. The line at the end has a cursor after
+    them. (L78)
     """
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     metadata = {
@@ -49,7 +49,7 @@ def test_events_that_nobody_gets_do_not_hold_up_the_end(api, open_stream):
 
 
 def test_a_stream_may_end_where_it_begins(open_stream, publish):
-    """(L78)"""
+    """If a partition's end is not after its start, the stream reports the end, and ends. (L78)"""
     publish("0", "a")
     for start, end in ((position(0), position(0)), ("BEGIN", "BEGIN"), ("BEGIN", "2020-01-01T00:00:00Z")):
         with open_stream(LONG, between(("0", start, end))) as opened:
@@ -67,5 +67,5 @@ def test_a_stream_waits_for_events_up_to_its_end(open_stream, publish):
 
 @pytest.mark.parametrize(("end", "status"), [('"x"', 412), ("{}", 400), ("[1]", 400), ('"001-0007-0"', 412)])
 def test_a_place_that_is_none_is_refused(open_stream, end, status):
-    """(L78)"""
+    """An `until` that is not an offset of the partition gets 412; one that is not a string gets 400. (L78)"""
     assert open_stream(LONG, f'[{{"partition":"0","offset":"BEGIN","until":{end}}}]').status == status

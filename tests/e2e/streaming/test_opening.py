@@ -177,8 +177,8 @@ def test_a_partition_twice_is_refused(api, event_type):
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "001-0001--1", "-1", position(-1)])
 def test_the_beginning_has_many_names(open_stream, publish, offset):
-    """A cursor before the first event begins with it, in the new form, in the old form, or as a word. (L33, L34, L35,
-    L43)
+    """A cursor before the first event may have the new form or the old form, or be a word; the stream begins with that
+    event. (L33, L34, L35, L43)
     """
     publish("0", "a")
     with open_stream("stream_limit=1", cursors(_0=offset)) as open_until_served:

@@ -52,7 +52,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(open_stream, publish):
 
 
 def test_nothing_is_lost_between_the_first_moment_and_the_first_event(open_stream, publish):
-    """A browser that loses its connection before anything came still knows where it began."""
+    """A browser that loses its connection before the first event still knows where its stream began."""
     with open_stream(headers=SERVER_SENT) as open_low_level_stream:
         (opening,) = parse_blocks(open_low_level_stream.until(b"\n\n"))
     publish("2", "meanwhile")

@@ -136,7 +136,7 @@ def test_fields_at_fault_are_reported_one_by_one(api, changes, lines):
 
 
 def test_a_request_without_anything_names_what_is_missing(api):
-    """Application and event types have no default. (S14)"""
+    """An empty request is told that application and event types are missing, because these have no default. (S14)"""
     assert violations(post_subscription(api, {})) == {
         'Field "owning_application" must not be null',
         'Field "event_types" must not be null',
@@ -171,7 +171,9 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
     ],
 )
 def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, message):
-    """The two annotations are checked together, also against each other, until one is wrong. (S250, S251, R257)"""
+    """Each annotation is checked, and whether both are present; the answer reports only the first mistake. (S250, S251,
+    R257)
+    """
     [line] = violations(post_subscription(api, a_request("no.such.thing", annotations=annotations)))
     assert line.endswith(message)
 

@@ -67,8 +67,8 @@ def test_redriven_events_come_also_after_a_switch_of_timelines(api, open_consume
 
 
 def test_what_is_attached(api, open_consumer, run_housekeeping, subscription):
-    """An attached partition is a slot, is listed with the cursors and can be committed; it cannot be reset or requested
-    by name, and statistics omit it. (S276, S107, S146)
+    """An attached partition can be assigned to a stream, is listed with the cursors and can be committed; it cannot be
+    reset or requested by name, and statistics omit it. (S276, S107, S146)
     """
     redrive(api, subscription["id"], 1)
     run_housekeeping()

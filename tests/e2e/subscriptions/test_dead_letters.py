@@ -25,7 +25,7 @@ def _eid(number):
 
 
 def failed_attempt(open_consumer, subscription):
-    """Read until the stream ends, without committing. Returns the numbers in the first batch."""
+    """Read until the stream ends, without committing, and return the numbers in the first batch."""
     with open_consumer(subscription, batch_limit=3, commit_timeout=1, max_uncommitted_events=3) as opened:
         batch = opened.batch()
         assert opened.debug_at_the_end() == ["Commit timeout reached"]
@@ -34,8 +34,10 @@ def failed_attempt(open_consumer, subscription):
 
 @pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE"])
 def test_a_poisonous_event_goes(api, open_consumer, policy):
-    """Sent twice in a batch and twice alone without a commit, an event is dropped, others arrive, and with the queue a
-    dead letter describes it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
+    """After an event was sent twice in a batch and twice alone without a commit, the broker drops it and delivers the
+    others; under the policy DEAD_LETTER_QUEUE, a dead letter describes the event. (S254, S257, S258, S259, S260, S261,
+    S265, S266, S268, S270, S271)
+    """
     subscription = a_subscription_with_policy(api, policy)
     failed = [failed_attempt(open_consumer, subscription) for _ in range(4)]
     assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]

@@ -58,8 +58,8 @@ def test_subscriptions_keep_their_event_types(api):
 
 
 def test_subscriptions_may_go_with_their_event_types(api, switch_on):
-    """With the feature on, subscriptions are deleted with an event type, including those to further event types, and
-    all offsets. (S291, S292, R133)
+    """If the feature for it is on, subscriptions are deleted with an event type, including those to further event
+    types, and all offsets. (S291, S292, R133)
 
     Deletion also removes the state that their streams share."""
     name = create_event_type(api)["name"]

@@ -210,8 +210,8 @@ def test_empty_pages_lead_back(api, five_subscriptions, letter, at, way, back):
 
 
 def test_tokens_can_be_the_rule(api, five_subscriptions, switch_on):
-    """With the feature on, a request for the first page gets tokens; one with an offset continues with offsets. (S51,
-    S307)"""
+    """If the feature for pages by token is on, a request for the first page gets tokens; one with an offset continues
+    with offsets. (S51, S307)"""
     switch_on("token_subscriptions_iteration")
     name, _ = five_subscriptions
     assert "token=F" in list_subscriptions(api, event_type=name, limit=2)["_links"]["next"]["href"]
