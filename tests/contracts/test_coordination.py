@@ -285,8 +285,7 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
     def test_only_the_owner_can_report_what_is_done_ahead(self, coordination: Coordination):
-        """If a former owner of a partition reports positions that are done ahead, the coordination refuses them. (X61)
-        """
+        """If a former owner of a partition reports positions that are done ahead, the coordination refuses them. (X61)"""
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
@@ -375,8 +374,7 @@ class TestCommit:
 
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
-        """A caller can begin a commit without waiting; the outcome of each partition comes when the commit is stored.
-        """
+        """A caller can begin a commit without waiting; the outcome of each partition comes when the commit is stored."""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})

@@ -118,7 +118,7 @@ def test_a_stuck_consumer_is_found(api, breakable_broker, start_alert_watch):
 
 
 def test_why_a_stream_cannot_begin_is_in_the_log(api, monkeypatch, caplog):
-    """A client whose stream gets 503 because a store does not answer finds the subscription and the cause there."""
+    """If a stream gets 503 because a store does not answer, the log names the subscription and the cause."""
     subscription = create_subscription(api, create_event_type(api)["name"])
 
     def refuse(_keeper):

@@ -104,8 +104,8 @@ def test_every_reader_gets_attributes_and_trace_context(api, event_type):
 
 
 def test_events_without_a_trace_get_that_of_their_request(api, event_type):
-    """This holds for each event of a batch in Nakadi's form, and for a CloudEvent; an event's own trace takes
-    precedence. (E7, E10)
+    """An event without a trace context gets that of its request, in a batch in Nakadi's form and as a CloudEvent; an
+    event's own trace takes precedence. (E7, E10)
     """
     own = {"span_ctx": {"traceparent": "own"}}
     events = [{"metadata": metadata(eid=str(uuid4())) | more} for more in ({}, own, {"flow_id": "f"})]
@@ -187,7 +187,7 @@ def test_bad_cloud_events_are_problems(api, event_type, body, content_type, head
 
 
 def test_cloud_events_delete_nothing(api):
-    """Deletions must be events in JSON. (E9)"""
+    """A request that deletes events is refused if it has CloudEvents. (E9)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     answer = api.post(
         f"/event-types/{name}/deleted-events", content=batch_of(a_cloud_event()), headers={"content-type": BATCH}

@@ -29,11 +29,12 @@ STREAM = "application/x-json-stream"
 Answer = tuple[int, str | None, bytes]
 
 
-# A client that does not get the items of its batch would publish all events again.
+# Operations that answer in JSON whatever the client accepts: without the items of its batch, a publisher would publish
+# all events again.
 IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_metrics", "get_stream_metrics")
 
 
-# Answers of operations that take longer than any here.
+# Described answers that occur only if an operation takes longer than any operation here.
 TAKE_LONG = {("start_rehearsal", "202")}
 
 
@@ -290,7 +291,8 @@ def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tup
 
 
 def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
-    """A client with one `Accept` for streams is refused only the answer in JSON, and its request is carried out. (R12)
+    """A client with one `Accept` for streams gets 406 instead of an answer in JSON, but its request is carried out.
+    (R12)
 
     All requests take effect, although the broker answers some of them with 406.
     """

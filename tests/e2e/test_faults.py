@@ -38,7 +38,7 @@ def api(broker):
 
 @pytest.fixture
 def name(api):
-    """An event type whose events `a` and `b` go to two partitions."""
+    """The name of an event type whose events `a` and `b` go to two partitions."""
     return create_event_type(api, **BY_KEY)["name"]
 
 
@@ -100,7 +100,7 @@ def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
 
 
 def test_a_delivery_can_be_repeated(broker, api, name):
-    """A fault lets a test cause repeated events, which every client has to handle."""
+    """With a fault, a test makes the broker deliver events again, which every client has to handle."""
     publish(api, name)
     publish(api, name)
     broker.faults.repeat(1, event_type=name)

@@ -87,8 +87,8 @@ def test_the_program_ends_cleanly_with_a_connected_client(how):
 
 
 def test_the_program_ends_cleanly_at_each_step_of_its_start(tmp_path):
-    """Ctrl-C before the greeting ends it with 130; SIGTERM, and both signals after the greeting, end it with 0; never
-    with a traceback.
+    """Ctrl-C before the greeting ends the program with exit code 130; SIGTERM, and both signals after the greeting, end
+    it with 0. It never prints a traceback.
     """
     for end in end_at_each_step("nakadi.local", "--port=0", "--data", str(tmp_path / "data")):
         ready = "Ctrl-C ends it." in end.said

@@ -100,7 +100,7 @@ def a_cache_looks_for_changes(fresh_broker: FreshBroker) -> Scene:
     name = create_event_type(fresh_broker.api)["name"]
     fresh_broker.publish(name)
     yield
-    # Repeat if another thread has just read it.
+    # Repeat this, because another thread may just have read the change numbers.
     for _ in range(20):
         fresh_broker.broker.services.watch.valid_snapshot = None
         fresh_broker.publish(name)

@@ -112,7 +112,7 @@ def test_published_events_are_counted(api, measure_change):
 
 
 def test_refused_events_are_counted_by_their_reason(api, measure_change):
-    """A batch that a step refuses counts with its events, an unread one as a batch."""
+    """If a step refuses a batch, its events are counted; if a batch cannot be read, the batch is counted."""
     name = create_event_type(api, schema={"type": "object", "properties": {"n": {"type": "integer"}}})["name"]
     target = f"/event-types/{name}/events"
     assert api.post(target, json=[{"n": 1}, {"n": "two"}]).status_code == 422
@@ -340,8 +340,8 @@ def test_an_objective_is_reported_while_streams_are_open(api):
 
 
 def test_housekeeping_is_counted(api, measure_change, running_broker):
-    """Each round is counted with its time, and reports when it ended; the last one's stalled subscriptions are
-    reported.
+    """The metrics have the number, the duration and the last end of housekeeping's rounds, and the stalled
+    subscriptions that the last round found.
     """
     running_broker.services.housekeeping.run()
 
@@ -415,7 +415,7 @@ def test_streams_are_metered_by_client(api):
 
 
 def test_deleted_event_types_are_not_reported():
-    """No family keeps deleted event types, and later ones are reported by name."""
+    """No metric keeps the names of deleted event types, and event types that are created later are reported by name."""
     with ServedBroker(max_metric_names=3) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         names = [f"gone.number-{number}" for number in range(5)]
         for name in names:

@@ -84,7 +84,7 @@ def test_the_metrics_that_prometheus_reads_are_sent(receiver):
 
 
 def test_the_log_is_sent_without_secrets(receiver):
-    """Lines have their level, the logger and the flow id; tokens are gone, from exceptions too."""
+    """Lines have their level, the logger and the flow id; tokens are removed, from exceptions too."""
     log = logging.getLogger("nakadi.test_otlp")
     with ServedBroker(logs="otlp"):
         log.warning("A token: %s", TOKEN)
@@ -122,14 +122,14 @@ def test_a_receiver_that_is_away_disturbs_nothing(monkeypatch):
 
 @pytest.mark.parametrize("setting", ["metrics", "logs"])
 def test_other_protocols_are_refused(setting):
-    """The message names the setting."""
+    """An unknown value for where metrics or the log are sent is refused; the message names the setting."""
     with pytest.raises(BadSetting, match=f"NAKADI_{setting.upper()} is `otlp` or empty, and not 'statsd'"):
         ServedBroker(**{setting: "statsd"})
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "often"])
 def test_the_interval_is_a_number(interval, monkeypatch):
-    """The interval is in milliseconds, as in the SDK."""
+    """An interval of exports that is not a positive number of milliseconds is refused."""
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
     with pytest.raises(BadSetting, match="OTEL_METRIC_EXPORT_INTERVAL is a number of milliseconds"):
         ServedBroker(metrics="otlp")

@@ -78,7 +78,9 @@ def test_streams_read_the_event_type_that_there_is(two_clients):
 
 
 def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
-    """Cursors are reset through another process right after an event type was deleted and recreated. (S133)"""
+    """A reset of cursors through another process, right after an event type was deleted and recreated, checks the
+    offsets against the new one. (S133)
+    """
     one, two = two_clients
     name = create_event_type(one)["name"]
     first = create_subscription(one, name, read_from="begin")

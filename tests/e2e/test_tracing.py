@@ -111,7 +111,7 @@ def test_a_consumer_finds_the_publication(api, find_span):
 
 @pytest.mark.parametrize("traceparent", [NOT_SAMPLED, "", "nonsense"])
 def test_what_is_not_sampled_is_not_recorded(api, broker, exporter, traceparent):
-    """A trace that its client does not record is passed on unchanged, without a span of our own."""
+    """A trace that its client does not record is passed on unchanged, without a span of the broker."""
     name = create_event_type(api, a_business_definition())["name"]
     assert publish(api, name, traceparent).status_code == 200
     begin = {"X-Nakadi-Cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
@@ -157,7 +157,7 @@ def test_links_are_bounded_and_each_made_once():
 
 
 def test_spans_arrive_over_otlp(monkeypatch):
-    """The setting sends spans to a receiver of OTLP over HTTP, at the latest when the broker ends."""
+    """If the setting asks for it, the broker sends spans to a receiver of OTLP over HTTP, at the latest when it ends."""
     with OtlpReceiver() as receiver:
         for name, value in receiver.environment.items():
             monkeypatch.setenv(name, value)

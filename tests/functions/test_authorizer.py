@@ -51,7 +51,9 @@ def test_functions_behind_learn_the_subject(ask, issuer):
     ids=repr,
 )
 def test_a_bad_token_is_a_401(ask, issuer, claims):
-    """API Gateway answers 401 to exactly this word. (R43)"""
+    """For a bad token, the function raises an error whose whole text is `Unauthorized`, for which API Gateway answers
+    401. (R43)
+    """
     with pytest.raises(Exception, match=r"^Unauthorized$"):
         ask(issuer.sign({"sub": "ann", **claims}))
 

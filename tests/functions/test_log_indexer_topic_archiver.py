@@ -126,7 +126,9 @@ def test_each_part_has_its_topics(functions, broker):
 
 
 def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, monkeypatch):
-    """The other topics are archived, but the run fails, and does not report the lag of the archive."""
+    """If one topic cannot be archived, the other topics are archived, but the run fails, and does not report the lag of
+    the archive.
+    """
     publish(broker, "a", 2)
     publish(broker, "b", 2)
     with closing(TopicArchiver(settings())) as archiver:
@@ -176,7 +178,7 @@ def test_the_archiver_reports_how_long_the_oldest_event_has_waited(broker, capsy
 
 
 def test_an_archiver_that_is_not_known_is_refused(broker, environment):  # noqa: ARG001  # it sets an archive
-    """The message lists the known words."""
+    """An unknown value of NAKADI_ARCHIVER is refused, and the message lists the known ones."""
     environment.setenv("NAKADI_ARCHIVER", "elsewhere")
 
     with pytest.raises(BadSetting, match="broker, function"):

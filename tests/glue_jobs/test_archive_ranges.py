@@ -83,7 +83,7 @@ def test_what_was_released_is_not_looked_for(index):
 
 
 def test_reading_stops_where_nothing_is_archived(index):
-    """Parts after an unarchived one wait, so the job skips nothing."""
+    """The job reads a partition only up to its first events that are not archived, so it skips nothing."""
     add(index, 10)
     add(index, 10, archived=False)
     add(index, 10)
@@ -91,7 +91,7 @@ def test_reading_stops_where_nothing_is_archived(index):
 
 
 def test_damaged_parts_are_gaps(index):
-    """Every run retries unreadable parts until it can read them; reading the others continues."""
+    """Every run retries unreadable parts of the archive until it can read them, and still reads the parts after them."""
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
@@ -169,7 +169,7 @@ def test_batches_go_forward(index):
 
 
 def test_nothing_is_passed_over(index):
-    """For each partition, the members before the first unrequested one are returned."""
+    """For each partition, only the parts of the archive before the first one that was not chosen are returned."""
     for _ in range(3):
         add(index, 10)
         add(index, 10, partition=1)
@@ -184,7 +184,7 @@ def test_nothing_is_passed_over(index):
 
 
 def test_what_was_read_can_be_looked_up_again(index):
-    """The job finds the places of a batch again, and notices replacements since then."""
+    """The job looks up where the parts of a batch are now, and finds those that were replaced since it read the index."""
     add(index, 10)
     middle = add(index, 5)
     add(index, 5)

@@ -23,8 +23,8 @@ def table(jobs, data):
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_files_of_other_attempts_at_a_write_are_removed(table, monkeypatch, elsewhere):
-    """If tasks run in other processes, a file of another attempt at the same write goes before the rows are visible.
-    The files of other writes stay, for another run may be about to add them.
+    """If tasks run in other processes, a file of another attempt at the same write is removed before the rows are
+    visible. The files of other writes stay, for another run may be about to add them.
     """
     monkeypatch.setattr("nakadi_jobs.tables.has_tasks_in_driver", lambda _: not elsewhere)
     with table.change() as change:

@@ -154,7 +154,7 @@ def test_a_very_deep_schema(kind, levels):
 
 
 def test_the_types_as_spark_writes_them():
-    """Types are written with their names quoted."""
+    """In the text of a type for Spark, the names of members are quoted."""
     kind = Struct((Field("a", Array(Struct((Field("b", BIGINT),)))), Field("c", Json()), Field("d", Texts())))
     assert ddl_of(kind) == "struct<`a`:array<struct<`b`:bigint>>,`c`:string,`d`:map<string,string>>"
 

@@ -126,7 +126,7 @@ def test_a_sum_of_many_members_is_not_deep():
 
 @pytest.mark.long
 def test_schemas_that_would_be_too_much_for_spark(jobs, data):
-    """Lists and objects of any depth, and a property in the publisher's place, are in the table."""
+    """Lists and objects of any depth, and a property with the name of the publisher's column, are in the table."""
     lists = reduce(lambda inner, _: {"type": "array", "items": inner}, range(40), {"type": "number"})
     objects = reduce(lambda inner, _: {"properties": {"a": inner}}, range(40), {"type": "number"})
     metadata = {"properties": {"published_by": {"type": "array", "items": {"type": "integer"}}}}

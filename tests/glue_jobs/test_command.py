@@ -49,7 +49,7 @@ def test_whatever_glue_adds_is_passed_over(added):
     ],
 )
 def test_a_mistake_is_reported(wrong, capsys):
-    """Unknown arguments end the program before it begins."""
+    """Unknown arguments end the program before the job begins."""
     with pytest.raises(SystemExit) as ended:
         parse_lines(*wrong)
     assert ended.value.code == 2

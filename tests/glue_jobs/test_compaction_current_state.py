@@ -48,7 +48,7 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
 
 @pytest.mark.long
 def test_what_is_too_old_brings_nothing_back(jobs, data):
-    """If the deletion of a key has expired, an event that later fills a gap before it does not come back;
+    """If the deletion of a key has expired, an event that later fills a gap before the deletion does not come back;
     later events of a partition come at any age, and existing ones stay."""
     customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
     at = datetime.now(UTC) - timedelta(days=20)

@@ -182,7 +182,7 @@ def test_a_projection_needs_a_declaration(api, event_type):
 
 
 def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscription):
-    """The Problem names the subscription, its owner and the change, and nothing happens. (D5, D9)"""
+    """The Problem names the subscription, its owner and the change, and the schema is not stored. (D5, D9)"""
     answer = submit_schema(api, event_type, FRACTIONAL_ID)
 
     owner, group = subscription["owning_application"], subscription["consumer_group"]
@@ -220,7 +220,7 @@ def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, 
 
 
 def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscription):
-    """The mode's own message is kept. (D5)"""
+    """If the mode also refuses the schema, the Problem keeps the mode's message, and names the readers. (D5)"""
     answer = submit_schema(api, event_type, schema_without("order_number"))
     assert problem(answer, 422).startswith(
         "Invalid schema: #/properties/order_number: schema properties cannot be removed"
@@ -256,7 +256,7 @@ ITEM_WITH_ANY_SKU = ITEM | {"properties": ITEM["properties"] | {"sku": {}}}
     ],
 )
 def test_a_schema_that_takes_from_readers_gets_a_proposal(api, event_type, subscription, schema, adds):
-    """The patched schema is accepted, and has what the submitted one adds elsewhere. (R297, D5, D9)"""
+    """The proposal for a refused schema is accepted, and has what the refused schema adds elsewhere. (R297, D5, D9)"""
     if adds:
         schema = schema | {"properties": schema["properties"] | {"added": {"type": "string"}}}
     found = forecast(api, event_type, schema)
@@ -330,7 +330,7 @@ def test_force_lifts_nothing_else(api, event_type):
 
 
 def test_in_mode_none_the_answer_warns(api):
-    """The schema is stored, and its owner learns which readers miss members. (D8)"""
+    """In the mode `none`, the schema is stored, and the answer warns which readers miss members. (D8)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["customer.name"])
     found = forecast(api, event_type, schema_without("customer"))
@@ -472,6 +472,6 @@ def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann_client, bob_
 
 
 def test_readers_of_an_event_type_that_does_not_exist(api):
-    """An event type that does not exist has no readers. (D13)"""
+    """A request for the readers of an event type that does not exist gets 404. (D13)"""
     name = a_name()
     assert problem(api.get(f"/event-types/{name}/readers"), 404) == f'EventType "{name}" does not exist.'

@@ -105,7 +105,7 @@ def test_a_partition_changes_hands_when_it_is_committed(api, open_consumer):
 
 
 def test_direct_partitions(api, open_consumer):
-    """Partitions that a client names belong only to that client meanwhile; the others are shared. (S167, S170,
+    """Partitions that a client names belong to its stream alone while that is open; all others are shared. (S167, S170,
     S171, S172, S284)"""
     subscription = subscribe_from_beginning(api, partitions=4)
     [name] = subscription["event_types"]

@@ -105,7 +105,9 @@ PEOPLE = [{"n": 0, "name": "Ann"}, {"n": 1, "name": "Bob"}, {"n": 2, "name": "An
 
 
 def test_a_projection_holds_for_sinks(api, receiver):
-    """A filter sees whole events, and the sink only the declared members; a change takes effect. (D12)"""
+    """A filter sees whole events, and the sink only the declared members; a change of the declaration takes effect.
+    (D12)
+    """
     name = create_event_type(api, schema=READ_SCHEMA)["name"]
     subscription = create_subscription(api, name, read_from="begin", reads=["n"], projection=True)
     register(api, subscription, receiver, filter="name == 'Ann'")
@@ -128,7 +130,7 @@ def test_a_projection_holds_for_sinks(api, receiver):
 
 @pytest.mark.parametrize("sink_format", ["cloudevents", "nakadi"])
 def test_a_projection_holds_for_each_format_of_a_sink(api, receiver, sink_format):
-    """(D12)"""
+    """In each format, a sink gets only the declared members of events. (D12)"""
     name = create_event_type(api, schema=READ_SCHEMA)["name"]
     subscription = create_subscription(api, name, read_from="begin", reads=["n"], projection=True)
     register(api, subscription, receiver, format=sink_format)
@@ -184,7 +186,7 @@ def test_a_sink_may_come_with_its_subscription(api, receiver):
 
 
 def test_a_wrong_sink_makes_no_subscription(api):
-    """(X2)"""
+    """If the sink in a request for a subscription is invalid, no subscription is created. (X2)"""
     name = create_event_type(api)["name"]
     answer = api.post("/subscriptions", json=a_request(name, sink={"type": "http", "url": "ftp://a.example"}))
     assert "sink.url" in problem(answer, 422)
@@ -256,7 +258,7 @@ def test_copies_may_not_go_around_in_a_circle(api):
     ],
 )
 def test_what_a_copy_may_not_be(api, fields, said):
-    """(X37)"""
+    """A sink that copies events needs another existing event type, and has no secret, headers or other format. (X37)"""
     subscription = create_subscription(api)
     body = {"type": "event-type", **fields}
     if body.get("name") == "":
@@ -363,7 +365,7 @@ def test_secrets_are_sealed_where_they_are_stored(tmp_path, receiver):
 
 
 def test_rotation_signs_with_both_secrets(api, receiver):
-    """(X4)"""
+    """After a rotation, deliveries are signed with the new and with the previous secret. (X4)"""
     subscription = create_subscription(api, read_from="begin")
     old = register(api, subscription, receiver)["secret"]
     new = api.post(sink_path(subscription, "secret", "rotate")).json()["secret"]
@@ -423,7 +425,9 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
 
 
 def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, receiver):
-    """The other events are delivered in order; a redrive sends the parked ones. (X16)"""
+    """If a sink cannot process an event, the event and later ones of its key are parked. All others are delivered in
+    order; a redrive sends the parked ones. (X16)
+    """
     receiver.decide = lambda events: 422 if any(each["event"] == "b1" for each in events) else 200
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
@@ -466,7 +470,7 @@ def test_410_pauses_a_sink(api, receiver):
 
 
 def test_a_paused_sink_gets_nothing(api, receiver):
-    """(X8)"""
+    """A paused sink gets no events until it is resumed. (X8)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     register(api, subscription, receiver)
@@ -592,7 +596,7 @@ def test_a_removed_sink_gets_nothing(api, receiver):
 
 
 def test_a_deleted_subscription_takes_its_sink_along(api, receiver):
-    """(X9)"""
+    """When a subscription is deleted, its sink is deleted too, and gets nothing more. (X9)"""
     subscription = create_subscription(api, read_from="begin")
     register(api, subscription, receiver)
     until(lambda: delivery_report(api, subscription))
@@ -646,7 +650,7 @@ def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
     receiver.decide = answer_slowly
     for number in range(2):
         known = {"occurred_at": "2026-01-01T00:00:00Z", "partition": str(number)}
-        # There are enough events for a minute.
+        # There are enough events to keep the sink busy for a minute.
         events = [{"metadata": {"eid": str(uuid4()), **known}} for _ in range(60)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
     register(api, subscription, receiver, batch_limit=1)

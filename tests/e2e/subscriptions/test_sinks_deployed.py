@@ -69,7 +69,7 @@ def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
         until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(0))
         until(lambda: count_delivered(api, path) == 4)
         receiver.decide = lambda _: 204
-        # Another stream begins.
+        # After this request, another stream delivers.
         assert api.post(f"{path}/resume").status_code == 204
         assert [each["event"] for each in receiver.wait_for(6)[4:]] == ["a1", "a2"]
         until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(5))

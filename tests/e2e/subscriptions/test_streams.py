@@ -264,7 +264,9 @@ def test_events_for_others_are_passed_over(api, open_consumer, monkeypatch):
 
 
 def test_misplaced_events_are_passed_over(api, open_consumer, switch_on):
-    """With the feature on, events that say they belong to another event type are not delivered. (S228, S307)"""
+    """If the feature for skipping misplaced events is on, events whose metadata names another event type are not
+    delivered. (S228, S307)
+    """
     switch_on("skip_misplaced_events")
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
