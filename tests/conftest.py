@@ -1,4 +1,6 @@
-"""Distributes tests to processes, sets how many examples property tests have, and shows the figures that tests record."""
+"""Distributes tests to processes, sets how many examples property tests have, and shows the figures that
+tests record.
+"""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ def test_an_answer_of_something_else_is_no_broker(run):
 
 
 def test_readers_are_shown_and_forced(run, api):
-    """`readers` shows the readers of members, and `update --force` names the readers that may miss a member. (D7, D13)"""
+    """`readers` shows the readers of members, and `update --force` names the readers that may miss a member.
+    (D7, D13)
+    """
     name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}, "note": {}}})["name"]
     identity = run(
         "subscriptions", "create", name, "--owner", "the-cli", "--reads", "order", "--projection"

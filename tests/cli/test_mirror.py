@@ -181,7 +181,9 @@ def test_a_changed_schema_and_new_partitions_follow(run_mirror, source, target):
 
 
 def test_a_killed_mirror_repeats_and_counts(run_mirror, source, target, tmp_path):
-    """After a kill, the mirror publishes the events after its last saved state again, and `--verify` counts them. (M4)"""
+    """After a kill, the mirror publishes the events after its last saved state again, and `--verify` counts
+    them. (M4)
+    """
     name = create(source)
     publish(source, name, range(10))
     run_mirror(name, "--once")

@@ -285,7 +285,9 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
     def test_only_the_owner_can_report_what_is_done_ahead(self, coordination: Coordination):
-        """If a former owner of a partition reports positions that are done ahead, the coordination refuses them. (X61)"""
+        """If a former owner of a partition reports positions that are done ahead, the coordination refuses
+        them. (X61)
+        """
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()

@@ -68,7 +68,9 @@ def shared_url(request, tmp_path):
 
 @pytest.fixture
 def two_processes(shared_url):
-    """A coordination in this process, and a function that makes another process call a coordination on the same store."""
+    """A coordination in this process, and a function that makes another process call a coordination on the
+    same store.
+    """
     with (
         closing(open_coordination(shared_url)) as here,
         subprocess.Popen(

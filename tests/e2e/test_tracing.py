@@ -157,7 +157,9 @@ def test_links_are_bounded_and_each_made_once():
 
 
 def test_spans_arrive_over_otlp(monkeypatch):
-    """If the setting asks for it, the broker sends spans to a receiver of OTLP over HTTP, at the latest when it ends."""
+    """If the setting asks for it, the broker sends spans to a receiver of OTLP over HTTP, at the latest when
+    it ends.
+    """
     with OtlpReceiver() as receiver:
         for name, value in receiver.environment.items():
             monkeypatch.setenv(name, value)

@@ -54,7 +54,9 @@ def processor_seconds(program):
 
 
 def process_state(process):
-    """The state of a process in Linux: "Z" if it has ended but its parent has not waited for it, "" if there is none."""
+    """The state of a process in Linux: "Z" if it has ended but its parent has not waited for it, "" if there
+    is none.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -91,7 +91,9 @@ def test_reading_stops_where_nothing_is_archived(index):
 
 
 def test_damaged_parts_are_gaps(index):
-    """Every run retries unreadable parts of the archive until it can read them, and still reads the parts after them."""
+    """Every run retries unreadable parts of the archive until it can read them, and still reads the parts
+    after them.
+    """
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
@@ -184,7 +186,7 @@ def test_nothing_is_passed_over(index):
 
 
 def test_what_was_read_can_be_looked_up_again(index):
-    """The job looks up where the parts of a batch are now, and finds those that were replaced since it read the index."""
+    """The job looks up where the parts of a batch are now, and finds parts that were replaced since it read the index."""
     add(index, 10)
     middle = add(index, 5)
     add(index, 5)

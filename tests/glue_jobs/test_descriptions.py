@@ -32,7 +32,8 @@ SCHEMA = {
 
 def test_descriptions_are_found_wherever_the_schema_has_them():
     """Descriptions are found beside references and at their targets, in parts, in objects and in lists; a property
-    without one has an empty one. (T9)"""
+    without a description has an empty one. (T9)
+    """
     columns = derive_columns(an_event_type(), [SCHEMA])
     assert column_descriptions(columns, SCHEMA) == {
         "id": 'The customer\'s "number"',

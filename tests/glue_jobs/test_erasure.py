@@ -102,7 +102,9 @@ def test_a_value_is_found_in_what_cannot_be_parsed():
 
 
 def test_parts_of_an_archive_are_searched(tmp_path):
-    """An erasure finds a part by its content, and a number in any notation; it names unreadable parts."""
+    """An erasure finds the parts of the archive that contain the value, a number in any notation, and names unreadable
+    parts.
+    """
     store = FolderStore(tmp_path)
     contents = {
         "a": member_format.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),

@@ -48,7 +48,7 @@ def raise_job_killed(*_, **__):
 
 
 def named_orders(data, **changes):
-    """Archive some orders; the second one has the name."""
+    """Archive some orders; the second one contains NAME."""
     orders = data.event_type("order.placed", annotations=BY_NAME, **changes)
     named = [order(0), order(1, customer={"id": NAME}), order(2)]
     return orders, data.archive_events(orders, named, at=LATELY)
@@ -231,7 +231,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     s3, data, jobs = bucket
     orders, segment = named_orders(data)
     other = data.event_type("order.paid")
-    # In an object with many events of another type.
+    # The archive object also has many events of another event type.
     data.archive_events(orders, [order(3)], at=LATELY, other_topics=[other])
     jobs.compact()
     run = branch_of_a_killed_run(events_table(jobs.spark(), jobs.database, orders))
@@ -280,7 +280,7 @@ def versioned_bucket(bucket):
 
 @pytest.mark.long("tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased")
 def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned_bucket):
-    """Removed and replaced content is gone from every version, and other events keep theirs."""
+    """An erased value is in no version of any object, and the events of other event types keep their bytes."""
     s3, data, jobs, others = versioned_bucket
     before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME)
@@ -345,7 +345,7 @@ def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
 
 
 def replace_row(jobs, data):
-    """A compacted event type whose table has a newer row under the key of the name."""
+    """A compacted event type whose table has a newer row with the key of the row that contains NAME."""
     customers = data.event_type(
         "customer.changed",
         schema={"properties": {"name": {"type": "string"}}},
@@ -385,7 +385,9 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
 
 @pytest.mark.long
 def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch):
-    """A table does not show such a row, but its file contains it, so it is not reported as erased."""
+    """A table does not show a row that is only marked as replaced, but its file contains the row, so the value is not
+    reported as erased.
+    """
     replace_row(jobs, data)
     monkeypatch.setattr(Table, "remove_replaced_rows", lambda _: None)
     told = jobs.drop_before(*ERASE_CUSTOMER)
@@ -405,7 +407,7 @@ def test_manifests_are_read_without_iceberg(jobs, data, tables):
 
     found = frozenset().union(*(read_bounds(each.read_bytes()) for each in manifests))
     assert NAME.encode() in found
-    # For days, Iceberg shows the date, and files have their number.
+    # For a day, Iceberg shows the date, and the file has the number of the day.
     assert table.bounds() - {str(LATELY.date()).encode()} <= found
     whole = manifests[0].read_bytes()
     for broken in (b"", b"PAR1", whole[:-1], whole[:40], whole + b"\x02", whole[:-16] + bytes(16)):
@@ -414,7 +416,7 @@ def test_manifests_are_read_without_iceberg(jobs, data, tables):
 
 
 def shared_objects(data):
-    """Objects that three event types share, two of which are returned; events of the third have the name."""
+    """Objects that three event types share, two of which are returned; events of the third contain NAME."""
     orders = data.event_type("order.placed")
     others = [data.event_type(f"order.{name}") for name in ("paid", "sent")]
     for number in (0, 1):

@@ -101,7 +101,7 @@ def place(request, tmp_path, tables, monkeypatch):
 
 
 class Publisher:
-    """Publishes to all event types, and remembers acknowledged events. Every tenth order has the name."""
+    """Publishes to all event types, and remembers acknowledged events. Every tenth order contains NAME."""
 
     def __init__(self):
         self.sent = dict.fromkeys((ORDERS, PAYMENTS, CUSTOMERS), 0)
@@ -151,7 +151,7 @@ def delivered_events(api, name, partitions):
 
 
 def compact_log(place):
-    """Let the log forget every customer that another one with the key follows."""
+    """Let the log remove every event about a customer that a later event with the same key replaces."""
     with closing(TieredLogParts("sqlite", place.data.folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
         now = SystemClock().now()
         [(topic, partition)] = partitions_of(place.data, CUSTOMERS)

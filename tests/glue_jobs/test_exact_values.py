@@ -101,7 +101,9 @@ def test_numbers_in_lists_are_exact_or_missing(jobs, data):
 
 
 def test_lists_are_looked_through_without_lambdas():
-    """Spark does not compile lambdas, each of which would cost a copy of every row."""
+    """Expressions for lists use no lambdas, because Spark does not compile these, and each would cost a copy of every
+    row.
+    """
     inner = Struct((Field("n", DOUBLE), Field("o", Json()), Field("s", STRING)))
     assert "->" not in may_differ("value", "line", Struct((Field("l", Array(inner)), Field("m", Array(DOUBLE)))))
     assert "->" in may_differ("value", "line", Struct((Field("l", Array(Array(inner))),)))

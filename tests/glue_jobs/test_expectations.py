@@ -7,8 +7,8 @@ from nakadi_jobs.expectations import count_in_share
 
 
 def test_events_are_counted_as_they_are_stored(data):
-    """Only events with wanted offsets count; a text that is not JSON meets nothing, and a tombstone is not an event.
-    (T6)"""
+    """Only events with wanted offsets count; a text that is not JSON meets no expectation, and a tombstone is not an
+    event. (T6)"""
     orders = data.event_type("order.placed")
     deep = b'{"a":1,"deep":' + b"[" * 900 + b"]" * 900 + b"}"
     data.archive_events(orders, [{"a": 1}, {"a": -1}, None, {"b": {"a": 1}}, b"{broken", deep])

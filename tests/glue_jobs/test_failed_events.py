@@ -64,7 +64,7 @@ def archived_all(data, name, count):
 
 
 def letters_about(api):
-    """The event types of the dead letters that arrive within a second."""
+    """The event types of the failed events that dead letters contain, as far as these arrive within a second."""
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"batch_limit": 100, "batch_flush_timeout": 1, "stream_timeout": 1}
     answer = api.get(f"/event-types/{QUEUE}/events", params=parameters, headers={"X-nakadi-cursors": cursors})

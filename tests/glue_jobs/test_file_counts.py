@@ -149,7 +149,7 @@ def test_periods_that_end_within_a_file(jobs, count_files_read):
     assert count_files_read(*early) > 0
     assert sum(row[0] for row in windows_of(jobs)) == len(timely)
 
-    # More hours, and other windows, are not in the cache.
+    # The cache does not have the counts of more hours, or of other windows.
     assert count_files_read("--until", UNTIL.isoformat(), "--hours", "24") > 0
     assert count_files_read("--until", UNTIL.isoformat(), "--hours", "24", "--window-minutes", "120") > 0
     rows = jobs.table("nakadi__statistics").where("window_minutes = 120").collect()

@@ -31,8 +31,8 @@ def rounds(monkeypatch):
 
 
 def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, jobs, rounds):
-    """Events archived while it runs are added by the next round, for the event types that have them, until a signal.
-    All rounds are one run. (T1)"""
+    """While a following job runs, each round adds newly archived events, for the event types that have them, until a
+    signal. All rounds are one run. (T1)"""
     busy, quiet = data.event_type("busy"), data.event_type("quiet", partitions=2)
     off = data.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     just_now = datetime.now(UTC) - timedelta(seconds=30)

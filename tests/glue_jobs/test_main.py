@@ -16,7 +16,7 @@ from nakadi_jobs.__main__ import run_all
     ],
 )
 def test_a_job_with_complaints_stops_no_other(codes, expected, started):
-    """Complaints are in the exit code, and every job has run; a failure ends the round."""
+    """If a job has complaints, all other jobs still run, and the exit code says so; a failure ends the round."""
     given = []
 
     def job(code):

@@ -38,7 +38,7 @@ def test_the_mean_and_peak_rates_of_a_period():
 
 
 def test_sizes():
-    """Percentiles are within one percent, mean and greatest are exact."""
+    """Percentiles are within one percent of the true sizes; the mean and the greatest size are exact."""
     told = traffic_of_period([*same_counts(90, size=100), *same_counts(10, size=1000)], NOON, NOON + HOUR, 1)
     assert told.size_p50 == pytest.approx(100, rel=0.01)
     assert told.size_p95 == pytest.approx(1000, rel=0.01)
@@ -76,7 +76,9 @@ def test_no_traffic():
     [(3, 1, 1, 3), (1, 5, 8, 5), (20, 1, 4, 8), (0, 0, 2, 1)],
 )
 def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions, recommended):
-    """The recommended number follows the rule for new event types; the error is the difference from the current one."""
+    """The recommended number of partitions follows the rule for new event types; the error is the difference from the
+    current number.
+    """
     measured = Statistics(messages_per_minute=1, message_size=1, read_parallelism=readers, write_parallelism=writers)
     told = advise_partition_count(measured, partitions, 8)
     assert (told.recommended, told.error) == (recommended, partitions - recommended)

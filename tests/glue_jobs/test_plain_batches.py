@@ -71,7 +71,9 @@ def random_events(seed, plain):
 
 @pytest.mark.parametrize(("seed", "plain"), [pytest.param(1, 0.0, marks=pytest.mark.long), (2, 0.9)])
 def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
-    """For any events, each column of each row is the same, except for texts of events that the columns hold anyway."""
+    """For any events, each column has the value that Spark would write. Only the text of an event may be missing, if
+    the columns hold all of it.
+    """
     monkeypatch.setattr(plain_files, "MAX_DOUBTFUL_SHARE", 1)
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     one, other = (data.event_type(name, schema=SCHEMA, partitions=2) for name in ("by.files", "by.spark"))
@@ -161,7 +163,7 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
 
 
 def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
-    """Such a table's files are sorted differently, although they may also be partitioned by day."""
+    """The files of a table with its own layout are sorted differently, even if they are also partitioned by day."""
     orders = data.annotate(data.event_type("order.placed"), {SORT_BY_ANNOTATION: "order_number desc"})
     data.archive_events(orders, [order(number) for number in range(3)])
 
@@ -262,7 +264,7 @@ def test_decimals_are_as_they_were_written(monkeypatch, scale, plain, doubtful):
     ],
 )
 def test_pairs_of_surrogates_are_plain(monkeypatch, text, found):
-    """Halves of pairs are not plain, wherever they are, and neither is text that might be a half."""
+    """A line with half of a surrogate pair, or with text that might be a half, is not plain; complete pairs are."""
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     lines = [line(0, b'{"t":"%b"}' % text.encode()), line(1, b'{"t":"x"}')]
     read = a_reader(Struct((Field("t", STRING),))).read(b"".join(lines), "t", 1)

@@ -135,7 +135,9 @@ TARGET = Target(form=None, folder="n/orders/data", partition="day", gathered="_g
 
 
 def test_files_of_lost_attempts_are_removed():
-    """Uncounted files of the batch are removed, for each day on which it has events, and no other files."""
+    """For each day on which a batch has events, its files that are not among the files to keep are removed, and no
+    others.
+    """
     tables = MemoryStore()
     lost = ["day=2026-11-20/b1-1.parquet", "day=2026-11-21/b1-2.parquet", "day=2026-11-21/3.unfinished"]
     others = ["day=2026-11-20/b2-1.parquet", "day=2026-11-21/b1-4.parquet", "day=2026-11-20/00000-b1.parquet"]

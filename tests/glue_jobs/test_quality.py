@@ -62,7 +62,7 @@ def an_event(number, *, occurred_before=timedelta(), at=STORED_AT):
 def test_a_run_counts_late_events_and_duplicates(jobs, data):
     """An event is a duplicate of one in the run, or in the hour before. Each run is a row of nakadi__runs.
 
-    A service for lineage that does not answer is only worth a warning. (T7, T8, T12)"""
+    If the service for lineage does not answer, the run only warns. (T7, T8, T12)"""
     metadata = {"category": Category.BUSINESS, "enrichment_strategies": (EnrichmentStrategy.METADATA,)}
     orders = data.event_type("order.placed", partitions=2, **metadata)
     late = {"occurred_before": timedelta(minutes=90)}

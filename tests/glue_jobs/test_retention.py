@@ -139,7 +139,9 @@ def killed_after(calls, plain):
 
 @pytest.mark.long
 def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
-    """An erasure finds the events of the deleted one and of the new one, whatever its table is called at that time."""
+    """If an event type was deleted and created again, an erasure finds the events of both, whatever the new one's table
+    is called at that time.
+    """
     gone = data.event_type("order.placed")
     data.archive_events(gone, [order(1), order(2)])
     jobs.compact()
@@ -244,7 +246,9 @@ def test_tables_are_made_after_an_erasure(jobs, data):
 
 @pytest.mark.long
 def test_erasing_from_the_newest(jobs, data):
-    """The table of the newest events loses them too, and tombstones that consist of the value."""
+    """An erasure also removes events with the value from the table of the newest events, and tombstones that consist of
+    the value.
+    """
     customers = data.event_type(
         "customer.changed", schema={}, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT
     )

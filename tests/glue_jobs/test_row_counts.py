@@ -86,7 +86,9 @@ def test_new_rows_are_compared_with_each_other_and_with_the_hour_before(tmp_path
 
 
 def test_the_time_that_is_read():
-    """The period begins an hour before the first new event, and ends with the last one. (T7)"""
+    """The job compares rows of a period that begins an hour before the first new event, and ends with the last one.
+    (T7)
+    """
     times = compared_times([a_part(0, 3, 6, NOON, NOON + MINUTE), a_part(0, 0, 1, NOON + MINUTE, NOON + 2 * MINUTE)])
     assert (times.since, times.until) == (NOON - 60 * MINUTE, NOON + 2 * MINUTE + timedelta(microseconds=1))
 
@@ -109,7 +111,7 @@ def test_times_are_texts(tmp_path, place, occurred_at, late):
 
 
 def test_rows_without_metadata(tmp_path, place):
-    """Files of earlier versions may lack the columns. (T7)"""
+    """Rows are read from files of earlier versions, which may lack the columns of metadata. (T7)"""
     assert count_rows(place, [a_plain_file(tmp_path, "none")], [a_part(0, 0, 2)], MINUTE) == RowCounts(0, 0)
 
 

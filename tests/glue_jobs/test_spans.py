@@ -59,7 +59,7 @@ def test_without_the_option_there_are_none():
 
 
 def test_jobs_send_them(jobs, data, monkeypatch):
-    """Compaction is one trace, and each round of follow with news is one."""
+    """A run of compaction is one trace, and so is each round of a following job that has new events."""
     orders = data.event_type("order.placed")
     names = []
     for number, main in enumerate((compaction.main, follow.main)):

@@ -152,7 +152,8 @@ def test_event_types_are_counted_together(jobs, data, tables):
     of_orders = {("order.placed", 60, 2), ("order.placed", 12, 1)}
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
 
-    # Measuring one again leaves the figures of the other unchanged, though its days are rewritten.
+    # Measuring one event type again leaves the figures of the other unchanged, although they are rewritten with the
+    # same day.
     data.archive_events(pages, [order(3)])
     assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 2
     assert set(make_rows(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}

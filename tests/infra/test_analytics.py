@@ -65,7 +65,9 @@ def test_a_job_runs_where_it_was_tested(jobs, name):
 
 
 def test_the_package_comes_with_the_job(analytics, jobs):
-    """The zips beside the script have the packages at their root, so that they can be imported from them."""
+    """The zips beside the script have the packages at their root, so that jobs can import the packages from
+    the zips.
+    """
     [urls] = {arguments(job)["--extra-py-files"] for job in jobs.values()}
     digests = [url.rpartition("/")[2].removesuffix(".zip") for url in urls.split(",")]
     folders = [analytics.path.parent / f"asset.{digest}" for digest in digests]

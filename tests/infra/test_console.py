@@ -36,7 +36,7 @@ def fetch(large_deployment):
 
 
 def test_the_address_leads_to_the_page(fetch):
-    """The address works with or without a trailing slash."""
+    """The address of the console works with or without a trailing slash."""
     for path in ("/console", "/console/"):
         answer = fetch("GET", path)
         assert (answer.status, answer.headers["location"]) == (308, "/console/index.html")
@@ -56,7 +56,7 @@ def test_the_page_has_its_strict_policy_in_a_header(fetch):
     }
     assert policy["connect-src"] == f"'self' {ADDRESS}"
     assert (page.headers["x-frame-options"], page.headers["cache-control"]) == ("DENY", "no-cache")
-    # The page has it as well, without the part that browsers do not take from there.
+    # The page itself also has the policy, without the directive that browsers ignore in pages.
     before, _, after = page.body.decode().partition("<head>")
     assert after.startswith("""<meta http-equiv="Content-Security-Policy" content="default-src 'none'; """)
     assert "frame-ancestors" not in page.body.decode()
@@ -109,7 +109,9 @@ def test_its_files_are_objects_that_the_gateway_may_read(large_deployment, fetch
 
 
 def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
-    """For any method and path, the gateway itself answers; a build on another day is the same."""
+    """For any method and path of the console, the gateway itself answers, without a token; no answer depends on the day
+    of the build.
+    """
     found = {path: item for path, item in paths.items() if path.startswith("/console")}
 
     assert set(found) == {
@@ -136,7 +138,7 @@ def test_other_methods_are_refused_as_the_broker_refuses_them(fetch):
 
 
 def test_a_deployment_without_it_has_none_of_its_paths(serving):
-    """Only deployments that request it have it."""
+    """Only deployments that request the console have its paths."""
     assert not [path for path in serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"] if "console" in path]
 
 

@@ -43,7 +43,9 @@ def site_packages(python):
 
 @pytest.mark.long
 def test_a_wheel_serves_the_console_without_a_build(python, site_packages, tmp_path):
-    """A wheel contains the earlier build, and serves it by default; the layer for AWS does without."""
+    """A wheel contains the console that was built before, and serves it by default; the layer for AWS does not contain
+    it.
+    """
     if not (ROOT / ".cache/console/built/index.html").exists():
         pytest.skip("the console is not built: `make console` does it")
     asking = (

@@ -117,7 +117,7 @@ def test_tables_can_be_restored_for_as_long_as_chosen(app, days, recovery):
 
 
 def test_by_default_buckets_keep_no_versions(app):
-    """Without the option, buckets are unchanged."""
+    """Without `version_days`, buckets keep no versions."""
     template = assertions.Template.from_stack(stacks.DataStack(app, "data", context=Context())).to_json()
 
     assert not any("VersioningConfiguration" in each["Properties"] for each in all_of(template, "AWS::S3::Bucket"))
@@ -320,7 +320,7 @@ def chosen_deployment(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["data", "serving", "analytics"])
 def test_templates_with_many_choices_are_sound(chosen_deployment, name):
-    """cfn-lint finds no fault in them either."""
+    """cfn-lint finds no fault in the templates of a deployment with many unusual choices."""
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(
@@ -342,7 +342,9 @@ def test_a_firewall_can_be_put_in_front(large_deployment):
 
 
 def test_shards_are_pushed_where_many_tasks_may_run(serving, large_deployment):
-    """From the third task on, each has its own consumer, and housekeeping removes the consumers of killed tasks."""
+    """If there may be more than two tasks, each has its own consumer of the stream, and housekeeping removes the
+    consumers of killed tasks.
+    """
 
     def log_of(template):
         [container] = template.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]

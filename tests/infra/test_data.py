@@ -91,7 +91,7 @@ def test_a_dedicated_stream_can_be_removed_again(data, serving, analytics):
 
 @pytest.mark.parametrize(("name", "shards"), [("nakadi-test", 1), ("nakadi-test-orders", 2)])
 def test_a_stream_is_encrypted(data, name, shards):
-    """Events are encrypted at rest, for a day, in the shared stream and in dedicated ones."""
+    """The shared stream and dedicated ones keep events for a day, encrypted at rest."""
     streams = {each["Name"]: each for each in data.all("AWS::Kinesis::Stream").values()}
 
     assert set(streams) == {"nakadi-test", "nakadi-test-orders"}

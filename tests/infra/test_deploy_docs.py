@@ -48,7 +48,9 @@ def options_in(words):
 
 @pytest.mark.parametrize("words", [each for each in documented_calls("aws") if len(each) > 1], ids=" ".join)
 def test_a_command_of_aws_is_one(words):
-    """The service has the operation with these options, and none of its required options is missing."""
+    """Each call of `aws` on the page names an operation that its service has, existing options, and all
+    required ones.
+    """
     name, operation, *rest = words
     if (name, operation) in OWN_COMMANDS:
         assert options_in(rest) <= OWN_COMMANDS[name, operation] | GLOBAL

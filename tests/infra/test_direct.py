@@ -35,7 +35,9 @@ def public_balancer(large_deployment):
 
 
 def test_without_a_host_of_its_own_there_is_none(serving):
-    """Only the gateway is reachable from outside, and the service serves neither publishing nor subscriptions."""
+    """Without a host for direct requests, only the gateway is reachable from outside, and the service serves neither
+    publishing nor subscriptions.
+    """
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
 
     assert [each["Scheme"] for each in serving.all(BALANCER).values()] == ["internal"]
@@ -106,7 +108,7 @@ def test_everyone_reaches_the_balancer_and_only_it_reaches_the_tasks(large_deplo
 
 
 def test_tasks_serve_it_and_check_tokens_themselves(large_deployment):
-    """The service has both balancers, serves publishing too, and trusts no header about the caller."""
+    """The service is behind both balancers, serves publishing too, and trusts no header about the caller."""
     [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
 

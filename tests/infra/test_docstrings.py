@@ -27,7 +27,7 @@ def test_each_field_of_a_context_says_its_default():
 
 @pytest.mark.parametrize("construct", ["NakadiAnalytics", "NakadiBroker", "NakadiData", "Network"])
 def test_each_parameter_of_a_construct_is_explained(construct):
-    """An example explains how to use it, too."""
+    """The docstring of a construct explains each parameter, with its default if it has one, and has an example."""
     construct = getattr(nakadi_cdk, construct)
     explanation = inspect.getdoc(construct)
     for name, parameter in inspect.signature(construct.__init__).parameters.items():

@@ -24,7 +24,9 @@ def test_there_is_a_function_for_each_folder(serving):
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_function_gets_what_it_reads(serving, name):
-    """Its environment has a variable for every setting that it reads, with a value that it understands."""
+    """A function's environment has a variable for every setting that the function reads, with a value that it
+    understands.
+    """
     environment = serving.environment(name)
 
     assert set(environment) == {*NEEDS[name].variables, functions.NAMESPACE_VARIABLE}
@@ -127,7 +129,9 @@ class ReadRecordingSettings:
 
 
 def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
-    """Its container has a variable for every setting that its parts read, with a value that it understands."""
+    """The container of the streaming service has a variable for every setting that its parts read, with a
+    valid value.
+    """
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     keys = tmp_path / "jwks.json"

@@ -106,7 +106,7 @@ def test_functions_with_events_are_in_the_network(msk_deployment, name):
 
 
 def test_tasks_are_in_the_network_of_the_cluster(msk_deployment):
-    """Streams read events with the clients' group, beside the service's own group."""
+    """Tasks that serve streams have the clients' security group, beside the service's own group."""
     service = msk_deployment.serving.one("AWS::ECS::Service")
     groups = [text(each) for each in service["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]]
 
@@ -222,7 +222,9 @@ def test_a_cluster_that_is_there_is_used():
 
 
 def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk_deployment):
-    """The setting can be chosen, and reaches the function that removes them."""
+    """The time for which Kafka keeps archived events can be chosen, and reaches the function that removes
+    these events.
+    """
     settings = Settings.from_env(msk_deployment.serving.environment("log_indexer"))
 
     assert timedelta(milliseconds=settings.hot_retention_ms) == timedelta(days=1)

@@ -64,7 +64,7 @@ def additional_alarms(large_deployment):
 
 
 def test_what_has_to_wake_someone_does(alarms):
-    """By default, there are these alarms and no others."""
+    """By default, a deployment has the alarms in the list above, and no others."""
     assert set(alarms) == ALARMS | {f"{name}-orders" for name in OF_A_STREAM}
 
 
@@ -190,7 +190,7 @@ def test_a_slow_registry_raises_an_alarm(additional_alarms):
 
 
 def test_a_damaged_archive_raises_an_alarm(large_deployment, additional_alarms):
-    """The tasks report it under the name that the deployment gives them."""
+    """The tasks report damage in the archive under the name that the deployment gives them."""
     alarm = additional_alarms["ArchiveIsDamaged"]
     [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     command = [text(each) for each in container["Command"]]
@@ -208,7 +208,7 @@ def test_failed_reads_of_the_archive_raise_an_alarm(additional_alarms):
 
 
 def test_a_stage_that_sleeps_has_no_alarms_on_streams(sleeping_deployment):
-    """Missing resources raise no alarm."""
+    """A stage that sleeps has no alarms on the resources that it lacks."""
     names = {
         each["AlarmName"].removeprefix("nakadi-test-")
         for each in sleeping_deployment.serving.all("AWS::CloudWatch::Alarm").values()

@@ -110,7 +110,9 @@ def test_a_role_may_do_what_it_has_to_and_no_more(roles, name):
 
 @pytest.mark.parametrize("name", MAY)
 def test_no_one_may_do_it_to_everything(roles, name):
-    """No statement has a wildcard for its action, and for its resource only where AWS knows none."""
+    """No statement has a wildcard as its action. It has one as its resource only if the action supports no
+    resources.
+    """
     template, role = roles[name]
     for statement in template.statements(role):
         actions = set(as_list(statement["Action"]))
@@ -242,7 +244,7 @@ JOBS = {
 
 @pytest.mark.long
 def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytics, tmp_path, monkeypatch):
-    """Jobs measure, compact, forget and erase archived events, and none needs more than its role has."""
+    """Jobs measure, compact, remove and erase archived events, and none needs more permissions than its role has."""
     # The emulation is in this process, and Spark's tasks are in others.
     for module in (retention, dead_members, failed_events, old_versions):
         monkeypatch.setattr(module, "run_in_tasks", lambda _, parts, job: job(parts))

@@ -125,7 +125,9 @@ def test_bombs_do_not_go_off(api):
 
 
 def test_flow_id_and_span(api):
-    """Every answer has the flow id of the request or a new one; an answer without a body has a span context. (P9, P10)"""
+    """Every answer has the flow id of the request or a new one; an answer without a body has a span context.
+    (P9, P10)
+    """
     name = create_event_type(api)["name"]
     published = publish(api, name, X_Flow_Id="mine")
     assert (published.headers["x-flow-id"], published.headers["span_ctx"]) == ("mine", "{}")

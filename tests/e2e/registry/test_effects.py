@@ -188,7 +188,9 @@ def test_no_warnings_still_have_their_header():
 
 
 def test_a_busy_event_type_answers_try_later(monkeypatch):
-    """If other changes always come before a client's change, the broker tells the client to retry later. (R129, R214)"""
+    """If other changes always come before a client's change, the broker tells the client to retry later.
+    (R129, R214)
+    """
     broker = open_broker(Settings())
     api = make_client(make_application(broker))
     definition = a_definition()

@@ -123,13 +123,15 @@ def test_direct_requests_are_paid_by_the_byte():
 
 
 def test_tasks_that_are_asked_directly_work_for_it():
-    """The work of the functions moves to the tasks."""
+    """If clients call the tasks directly, the tasks also do the work of the functions."""
     busy = {"events_per_second": 20_000.0, "batch": 10.0, "event_bytes": 100.0}
     assert flows(Deployment(direct=True), **busy).tasks > flows(**busy).tasks
 
 
 def test_a_private_network_and_a_key_are_paid_for():
-    """Endpoints instead of addresses, and a dollar for a key; a stage that sleeps has neither tasks nor endpoints."""
+    """A private network costs endpoints instead of addresses, and a key costs a dollar; a stage that sleeps pays for no
+    network.
+    """
     private = bill_lines(flows(Deployment(private_network=True, own_keys=1)), PRICES)
     assert dollars(private, "Load balancer and network", "interface endpoints") == pytest.approx(58.4)
     assert "addresses of tasks" not in {line.what for line in private}
@@ -139,7 +141,7 @@ def test_a_private_network_and_a_key_are_paid_for():
 
 
 def test_sinks_are_paid_for():
-    """Sinks cost a key and a read per second, for any number, and reports of each; docs/cost.md has the
+    """Any number of sinks costs a key and a read per second, and each sink costs its reports; docs/cost.md has the
     figures.
     """
     none, one, hundred = (bill_lines(flows(Deployment(sinks=count)), PRICES) for count in (0, 1, 100))
@@ -178,7 +180,7 @@ def test_recovery_of_tables_is_paid_for():
 
 
 def test_a_stage_that_sleeps_has_no_streams():
-    """Tasks, a balancer and their alarms cost nothing, while events are kept as before."""
+    """While a stage sleeps, it pays for no tasks, balancer and their alarms, but still for its events."""
     awake, asleep = (bill_lines(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
     assert by_part(asleep)["Fargate"] == by_part(asleep)["Load balancer and network"] == 0
     assert by_part(asleep)["Kinesis"] == by_part(awake)["Kinesis"]
@@ -224,7 +226,7 @@ def test_idle_event_types_are_what_more_of_them_cost():
 
 
 def test_others_are_reckoned_for_the_same_load():
-    """The bill matches a calculation by hand: a million events of 1 KB, read once."""
+    """The bills of other services match a calculation by hand for a million events of 1 KB, each read once."""
     load = Load(events_per_second=MILLION_EVENTS_A_MONTH, event_bytes=1024, batch=10, retention_days=0)
     offers = {offer.name: offer.dollars for offer in offers_elsewhere(load, PRICES)}
     assert offers["EventBridge"] == pytest.approx(1.0)

@@ -23,7 +23,9 @@ def test_things_spread_over_places(things, places, expected):
     ("events", "expected"), [(1, 1.0), (0.5, 1.0), (10, 0.5), (100, 0.3), (10_000, 0.3), (10**0.5, 0.75)]
 )
 def test_what_is_packed_together_is_smaller(events, expected):
-    """Between measured sizes, the number of digits decides; outside them, the nearest one."""
+    """Between two measured numbers of events, the ratio is interpolated by the logarithm; beyond them, the nearest
+    measurement counts.
+    """
     assert compression_ratio(((1, 1.0), (10, 0.5), (100, 0.3)), events) == pytest.approx(expected)
 
 
@@ -80,7 +82,7 @@ def test_commits_come_by_number_or_by_time():
 
 
 def test_tasks_grow_with_streams_and_with_events():
-    """A task has two limits: its streams, and the events that it delivers."""
+    """The number of tasks follows two limits of a task: its streams, and the events that it delivers."""
     assert flows(consumers=1).tasks == 1
     assert flows(consumers=100, streams=100, events_per_second=0).tasks == 5
     assert flows(events_per_second=100_000).tasks > 1

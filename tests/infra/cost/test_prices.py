@@ -15,7 +15,7 @@ def test_every_price_says_where_it_was_read(price):
 
 
 def test_a_price_that_is_given_is_no_assumption():
-    """A price that is given is used, and the others stay."""
+    """A given price replaces the one in the table, and does not count as assumed; the other prices stay."""
     prices = override_prices(["s3-month=0.02"])
     assert prices["s3-month"].dollars == 0.02
     assert not prices["s3-month"].assumed

@@ -85,7 +85,7 @@ def test_metrics_of_methods_are_reported_only_when_asked_for(serving):
 
 
 def test_a_stage_that_sleeps_has_what_is_counted_for_it(sleeping_deployment):
-    """Without streams there are no tasks, balancer and network, nor their alarms."""
+    """A stage that sleeps has no tasks, balancer and network, nor their alarms."""
     counted = count_standing_resources(Counted(kinesis_streams=2, shards=3, asleep=True))
     alarms = sleeping_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)

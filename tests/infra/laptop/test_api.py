@@ -153,14 +153,16 @@ def test_the_authorizer_of_an_operation(api):
 
 
 def test_the_functions_that_it_needs(api):
-    """The API needs the functions that answer and, if tokens are checked, the authorizer."""
+    """The API needs the functions that answer its operations and, if tokens are checked, the authorizer."""
     answering = {"types", "one", "publish", "special", "rest"}
     assert api.functions(authorizes=False) == answering
     assert api.functions(authorizes=True) == answering | {"authorizer"}
 
 
 def test_streams_lead_to_the_service(api):
-    """The path begins with the name of the stage, and the headers that the integration sets are known."""
+    """The path of the request to the streaming service begins with the name of the stage; the operation has the headers
+    that the integration adds.
+    """
     operation = api.find_operation("GET", "/types/a/events").operation
     assert operation.function == ""
     assert operation.timeout == 900

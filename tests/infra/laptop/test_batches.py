@@ -29,13 +29,13 @@ def test_a_good_answer_is_the_end_of_a_batch(answer):
 
 
 def test_what_lies_before_the_first_failure_is_done():
-    """If several fail, the first one counts, in whatever order they are reported."""
+    """If several records fail, the first one in the batch counts, in whatever order they are reported."""
     batch = Batch(records(1, 2, 3, 4), failures=2)
     assert plan_after_answer(batch, failure_report(4, 3), RULES) == Plan((Batch(records(3, 4)),))
 
 
 def test_failures_are_only_heard_of_where_they_are_reported():
-    """Without the response type, any answer counts as a success."""
+    """If the mapping does not ask for the failures of single records, any answer counts as a success."""
     rules = MappingRules.of({**USUAL, "FunctionResponseTypes": []})
     assert plan_after_answer(Batch(records(1, 2)), failure_report(1), rules) == Plan()
 

@@ -58,7 +58,7 @@ def function(tmp_path):
 
 
 def test_a_process_is_kept_for_the_next_invocation(function):
-    """The next invocation gets the same process, as in Lambda, even if the last one raised an error."""
+    """The next invocation gets the same process, as in Lambda, even if the last invocation raised an error."""
     assert function.invoke("a") == 1
     with pytest.raises(InvocationFailed, match="ValueError: not so"):
         function.invoke("raise")
@@ -106,7 +106,9 @@ def test_an_invocation_may_not_take_for_ever(tmp_path):
 
 
 def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
-    """With limits, a process that took too much memory ends after the invocation, the next one gets a new process."""
+    """With limits, a process that took too much memory ends after the invocation, and the next invocation gets a new
+    process.
+    """
     with a_function(tmp_path, memory=128, limits=True) as function:
         assert function.invoke("a") == 1
         with pytest.raises(InvocationFailed, match=r"signal: killed.* of 128 MB"):

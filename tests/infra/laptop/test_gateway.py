@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 
 
 class AnsweringFunction:
-    """A replacement for a function."""
+    """A function that gives one answer, or raises it if it is an exception, and records its events."""
 
     def __init__(self, answer):
         self.definition = FunctionDefinition(name="f", folder=None, handler="", timeout=1, memory=1, environment={})
@@ -169,7 +169,9 @@ def test_the_authorizers_word_is_kept(client, functions):
     ],
 )
 def test_a_token_that_is_not_good(client, functions, answer, status):
-    """Only the exact word means 401; other errors are faults of the authorizer; a policy can refuse too."""
+    """Only the exact word of the authorizer for a bad token means 401; its other errors are faults; a policy can
+    refuse, too.
+    """
     functions["authorizer"].answer = answer
     assert client.get("/types/a", headers={"Authorization": "Bearer x"}).status_code == status
     assert functions["one"].events == []

@@ -96,7 +96,9 @@ def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
 
 
 def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, source):
-    """Its batch is split until it is alone; its place in the shard is sent to the destination."""
+    """The batch of a poisonous record is split until the record is alone; its place in the shard is sent to the
+    destination.
+    """
     invoked, told = RecordingFunction(), []
     invoked.poison = {"3"}
     put(kinesis, stream, *map(str, range(9)))

@@ -13,7 +13,9 @@ from tests.support.signalled import end_at_each_step
 
 @pytest.mark.long
 def test_the_program_ends_cleanly_from_every_moment_of_its_start():
-    """While the program loads and deploys, Ctrl-C ends it with 130 and SIGTERM with 0. It never prints a traceback."""
+    """While the program loads and deploys, Ctrl-C ends it with exit code 130, and SIGTERM with 0. It never prints a
+    traceback.
+    """
     whole = lambda steps: [(1, steps), (steps, steps * 9 // 5)]  # noqa: E731  # as much again until it is ready
     # Once it serves, its main thread waits for a signal after few steps: twenty of them are in printing.
     for end in end_at_each_step("infra.laptop", "--port=0", stretches=whole, more=20):

@@ -203,7 +203,7 @@ ROLES = {
 
 
 def test_roles_have_what_is_written_with_them_and_beside_them(tmp_path):
-    """Inline policies and separate policies both count."""
+    """A role has the permissions of its inline policies and of separate policies."""
     (tmp_path / "template.json").write_text(json.dumps(ROLES))
     roles = Template(tmp_path / "template.json").roles()
     assert roles["Reader"] == [OWN]

@@ -38,7 +38,7 @@ def test_references_are_followed(template, value, expected):
 
 
 def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
-    """A queue reports its URL, and a role does not exist here at all."""
+    """The ARN of a queue is derived from its URL, and the ARN of a role from its name, because no role exists here."""
     content = {
         "Aside": {"Type": "AWS::SQS::Queue"},
         "Later": {"Type": "AWS::SQS::Queue"},
@@ -55,7 +55,7 @@ def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
 
 @pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
 def test_a_rate_is_given_in_seconds(expression, seconds):
-    """A rate is given in seconds."""
+    """A rate in minutes is converted to seconds."""
     assert parse_rate(expression) == seconds
 
 
