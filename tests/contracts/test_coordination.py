@@ -376,7 +376,9 @@ class TestCommit:
 
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
-        """A caller can begin a commit without waiting; the outcome of each partition comes when the commit is stored."""
+        """A caller can begin a commit without waiting; the outcome of each partition comes when the commit is
+        stored.
+        """
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})

@@ -186,7 +186,9 @@ def test_nothing_is_passed_over(index):
 
 
 def test_what_was_read_can_be_looked_up_again(index):
-    """The job looks up where the parts of a batch are now, and finds parts that were replaced since it read the index."""
+    """The job looks up where the parts of a batch are now, and finds parts that were replaced since it read
+    the index.
+    """
     add(index, 10)
     middle = add(index, 5)
     add(index, 5)
