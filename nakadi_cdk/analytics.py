@@ -73,7 +73,7 @@ PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A module of `nakadi_jobs` that Glue runs by a schedule, or when housekeeping finds waiting events."""
+    """A job of `nakadi_jobs`: Glue runs it on a schedule, or housekeeping starts it when events wait for tables."""
 
     name: str
     description: str
@@ -86,7 +86,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Access to the tables: an Athena workgroup, and the ARNs that Lake Formation lets read them."""
+    """Access to the tables: whether there is an Athena workgroup, and the ARNs that may read through Lake Formation."""
 
     athena: bool = False
     readers: tuple[str, ...] = ()
@@ -128,7 +128,7 @@ def _define_table_job(context: Context) -> Job:
 
 
 def _cron_hours(hours: int) -> str:
-    """The hour field of a cron expression. Cron rejects a step of 24 hours."""
+    """The hour field of a cron expression for a run every `hours` hours. Cron rejects a step of 24 hours."""
     return "0" if hours == HOURS_PER_DAY else f"0/{hours}"
 
 
@@ -200,8 +200,8 @@ class Analytics(Construct):
     def _run_properties(self, job: Job) -> dict[str, Any]:
         """The workers and limits of a job.
 
-        A job that runs continuously has small workers. Glue restarts it once a week, its longest run; housekeeping
-        restarts it after a failure.
+        A job that runs continuously has small workers. Glue restarts it once a week, because Glue allows no longer
+        run; housekeeping restarts it after a failure.
         """
         if job.runs_continuously:
             return {"worker_type": STREAMING_WORKER_TYPE, "maintenance_window": MAINTENANCE_WINDOW, "max_retries": 0}
@@ -353,7 +353,7 @@ class Analytics(Construct):
 
 
 def read_pins(modules: tuple[str, ...]) -> list[str]:
-    """Requirements of the given packages in the versions that the layer of dependencies pins."""
+    """The given packages as pip requirements, in the versions that the layer of dependencies pins."""
     pins = dict(PIN.findall((assets_folder() / DEPENDENCIES / "requirements.txt").read_text()))
     return [f"{name}=={pins[name]}" for name in modules]
 

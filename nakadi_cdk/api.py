@@ -1,4 +1,5 @@
-"""The REST API of API Gateway, generated from the OpenAPI description; functions and the streaming service answer."""
+"""The REST API of API Gateway, generated from the OpenAPI description. Functions and the streaming service answer its
+requests."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.pages import NOT_FOUND_PATH, PAGES, Pages
 from nakadi_cdk.streaming import LISTENER_PORT, Streaming
 
-# The URL contains the stage name only without a domain.
+# The URL contains the stage name only if the API has no domain.
 STAGE = "api"
 STREAMS = "streaming"
 GATEWAY = "gateway"
@@ -60,7 +61,9 @@ class UnservedOperation(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits for all clients together. The gateway reuses an authorizer's decision for some seconds."""
+    """Limits on the requests of all clients together, and the seconds for which the gateway reuses the authorizer's
+    decision on a token.
+    """
 
     requests_per_second: int
     requests_burst: int

@@ -23,7 +23,7 @@ from nakadi.http import console
 IMPORT_ROOT = Path(__file__).parents[1]
 WHEEL_ASSETS = Path(__file__).parent / "deployed"
 
-# Folders below `assets_folder()`, laid out like the checkout.
+# Folders below `assets_folder()`, at the same paths as in the checkout.
 PACKAGE = Path("layers/nakadi/python")
 DEPENDENCIES = Path("layers/dependencies")
 KAFKA = Path("layers/kafka")
@@ -34,7 +34,7 @@ COMPILED_FILES = ["**/__pycache__", "**/*.pyc"]
 # The gateway serves the console, so functions do not need its files.
 EXCLUDED_FILES = ["__pycache__", "*.pyc", "console_built"]
 
-# The sources of the image, like .dockerignore, which a wheel cannot carry beside its own folder.
+# The patterns of .dockerignore, repeated here because a wheel does not contain that file.
 IMAGE_IGNORES = ["*", "!layers/nakadi/python/nakadi", "!services/streaming", "**/__pycache__"]
 
 # The CDK requires an image but never starts it: this machine builds the layers.
@@ -101,7 +101,7 @@ def kafka_layer_code() -> lambda_.Code:
 
 
 def _bundle_layer(folder: Path, sources: str, option: str) -> lambda_.Code:
-    """A layer that `build-layers` builds. It builds again if the sources or the compiling Python change."""
+    """The code of a layer. `build-layers` builds it, again whenever `sources` or the Python that compiles it change."""
     parts = (sources, _build_script().read_text(), _compiler_version())
     return lambda_.Code.from_asset(
         str(folder),

@@ -26,9 +26,9 @@ MINUTE = Duration.minutes(1)
 
 
 class Canary(Construct):
-    """An alias for each function that answers requests. CodeDeploy moves it to a new version.
+    """An alias for each function that answers requests. CodeDeploy moves the alias to a new version of the function.
 
-    Functions without waiting requests have no alias: AWS retries their failures, so two parallel versions do not help.
+    Functions for which no client waits have no alias: AWS retries their failed invocations, so a canary would not help.
     """
 
     def __init__(

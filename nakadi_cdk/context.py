@@ -804,7 +804,9 @@ def _split_list(text: str) -> list[str]:
 
 
 def _belongs_to_cdk(name: str) -> bool:
-    """Whether the CDK itself uses an entry: its names contain a colon or begin with a package, except for two."""
+    """Whether an entry of the context is for the CDK itself. Except for two, such names contain a colon or begin with
+    `@`.
+    """
     return ":" in name or name.startswith("@") or name in {"cli-telemetry", "acknowledged-issue-numbers"}
 
 

@@ -33,7 +33,8 @@ ATTRIBUTE_TYPES = {
 class NamedStream:
     """A stream that other stacks refer to by name.
 
-    CloudFormation refuses to remove an export that a stack imports, so a dedicated stream could never be removed.
+    CloudFormation refuses to remove an export that another stack imports. With exports instead of names, a dedicated
+    stream could never be removed.
     """
 
     name: str
@@ -53,7 +54,7 @@ class NamedStream:
 
 
 class Data(Construct):
-    """Tables, streams and buckets. With `keep` they outlive their stack, since only their owners may delete data."""
+    """Tables, streams and buckets. With `keep` they outlive their stack, so that removing a stack deletes no data."""
 
     cluster: Cluster | None = None
     """The MSK cluster that stores events instead of streams."""
@@ -183,7 +184,7 @@ class Data(Construct):
         )
 
     def _create_archive_bucket(self) -> s3.Bucket:
-        """The bucket of the archive. Only jobs delete its objects, after their last event has expired."""
+        """Create the bucket of the archive. Only jobs delete its objects, each after its last event has expired."""
         older = s3.Transition(storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30))
         copies = []
         if self._archive_replica:
@@ -193,7 +194,7 @@ class Data(Construct):
         return self._create_bucket("Archive", self._archive_name, transitions=[older], copies=copies)
 
     def _create_tables_bucket(self) -> s3.Bucket:
-        """The bucket of the tables. Their catalog decides which files are still needed."""
+        """Create the bucket of the tables. The catalog of the tables decides which files are still needed."""
         days = {QUERY_RESULTS_PREFIX: 30, SPARK_LOGS_PREFIX: 14, ERASE_PREFIX: 1, GATHERED_PREFIX: 2}
         names = {
             QUERY_RESULTS_PREFIX: "what-queries-found",

@@ -213,7 +213,9 @@ class Functions(Construct):
         return function
 
     def _schedule_topic_archiver(self, indexer: lambda_.Function, parts: int) -> None:
-        """Invoke the indexer every minute: an MSK event source reads one topic, but each timeline has its own."""
+        """Invoke the indexer every minute. An MSK event source would not do, because it reads only one topic, and each
+        timeline has a topic of its own.
+        """
         inputs = [events.RuleTargetInput.from_object({"part": part, "parts": parts}) for part in range(parts)]
         events.Rule(
             self,
@@ -227,7 +229,9 @@ class Functions(Construct):
         )
 
     def _map_streams_to_indexer(self, indexer: lambda_.Function, window: Duration) -> sqs.Queue:
-        """Invoke the indexer for each stream. A queue gets the positions of batches that always fail."""
+        """Invoke the indexer for the batches of each stream. Returns the queue for positions of batches that always
+        fail.
+        """
         failed_batches = sqs.Queue(
             self,
             "SetAside",

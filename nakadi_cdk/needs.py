@@ -83,7 +83,7 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
     return Needs(frozenset(settings), areas)
 
 
-# With Kafka, which numbers events itself: when to archive events, and how long Kafka keeps them afterwards.
+# Read only with Kafka, which numbers events itself: when to archive events, and how long Kafka keeps them afterwards.
 TIERING_SETTINGS = ("archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
 
 

@@ -198,7 +198,7 @@ class Observability(Construct):
         )
 
     def _stream_alarms(self, suffix: str, stream: NamedStream) -> Iterator[cloudwatch.Alarm]:
-        """Alarms of one stream, so that an alarm stays below ten metrics and names its stream."""
+        """Alarms of one stream: with separate alarms, each has at most ten metrics and names its stream."""
         yield self._create_alarm(
             f"IndexerIsAway{suffix}",
             # A disabled or fully throttled mapping publishes no iterator age.
@@ -349,7 +349,7 @@ class Observability(Construct):
         )
 
     def _more_alarms(self, streaming: Streaming | None) -> Iterator[cloudwatch.Alarm]:
-        """Alarms for problems that clients notice too. A stage without dependents can save their cost."""
+        """Alarms for problems that clients notice too. A stage on which nobody depends can save the cost of them."""
         yield self._create_alarm(
             "RegistryIsSlow",
             cloudwatch.Metric(

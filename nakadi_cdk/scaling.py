@@ -29,8 +29,8 @@ def scale_on_pressure(
         `nakadi.io/pressure-metric` with the value `on`.
     :param stage: The stage of the broker, as in its context.
     :param target: The pressure to keep. Default: 0.5.
-    :param scale_in_cooldown: The time between two steps to fewer tasks. Default: five minutes, as often as there is a
-        new value.
+    :param scale_in_cooldown: The time between two steps to fewer tasks. Default: five minutes, the interval at which
+        housekeeping publishes the pressure.
     :param scale_out_cooldown: The time between two steps to more tasks. Default: five minutes.
     """
     scalable = tasks.node.find_child("Target")

@@ -38,10 +38,10 @@ STREAMING_SETTINGS = frozenset(
     }
 )
 
-# Publishing and commits also read these.
+# Settings that the streaming service also reads if it handles publishing and commits.
 DIRECT_SETTINGS = frozenset({"longest_wait_seconds", "max_subscription_partitions"})
 
-# API Gateway cuts a streamed response after 15 minutes, or 5 of silence; the broker has to end it before.
+# API Gateway breaks off a streamed response after 15 minutes, or 5 of silence; the broker has to end it earlier.
 LONGEST_STREAM_SECONDS = 14 * 60
 LONGEST_SILENCE_SECONDS = 4 * 60
 

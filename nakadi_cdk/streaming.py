@@ -32,7 +32,7 @@ ECR_IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com/(?P<repository>[\w./-]+)[:@](?P<tag>[\w.:-]+)"
 )
 
-# Longer than any stream is silent. The service keeps idle connections longer than the load balancer does.
+# Longer than the longest silence of a stream. The service keeps idle connections longer than the load balancer does.
 IDLE_TIMEOUT = Duration.seconds(300)
 KEEP_ALIVE = Duration.seconds(310)
 

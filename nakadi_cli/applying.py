@@ -59,7 +59,7 @@ class Step:
 
 
 def plan_step(api: Api, manifest: Manifest) -> Step:
-    """Compare a manifest with the broker's resource."""
+    """Compare a manifest with the broker's resource, and plan what makes the resource match."""
     try:
         if manifest.kind == EVENT_TYPE:
             return _plan_event_type(api, manifest)
@@ -94,7 +94,7 @@ def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step
 
 
 def execute_step(api: Api, step: Step) -> Sequence[str]:
-    """Carry out a step. Returns the broker's warnings: annotations that are misspelt."""
+    """Carry out a step. Returns the broker's warnings about misspelt annotations."""
     if step.action == "delete":
         collection, name = ("event-types", step.name) if step.kind == EVENT_TYPE else ("subscriptions", step.identity)
         api.delete(path(collection, name))

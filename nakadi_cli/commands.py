@@ -105,7 +105,7 @@ def connect(context: str | None = None) -> Api:
 def chosen_connection(context: str | None = None) -> Connection:
     """Decide which broker the options, the environment and the contexts name, in this order.
 
-    `context` is a command's proposal if the options and the environment have none.
+    `context` is the context that a command proposes for the case that the options choose neither a context nor a URL.
     """
     from nakadi_cli.contexts import connection
 
@@ -157,10 +157,10 @@ def noticing_signals() -> Iterator[None]:
 
 
 def interrupt(by: type[BaseException]) -> NoReturn:
-    """Raise this out of the handler of a signal, and again with each tick until the process ends.
+    """Raise `by` from a signal handler, and again at each tick of a timer until the process ends.
 
-    The signal may come when a library has just taken a lock but has not recorded that yet. When the library then cleans
-    up, it would wait for itself forever, and again when it is closed.
+    The signal may come when a library has just taken a lock but has not recorded that yet. The library would then wait
+    forever for its own lock: first when it cleans up, and again when it is closed.
     """
 
     def again(*_: object) -> None:
@@ -172,7 +172,7 @@ def interrupt(by: type[BaseException]) -> NoReturn:
 
 
 def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """Handle a signal that only ends a call that waits."""
+    """Do nothing: the only purpose of this signal is to end a call that waits."""
 
 
 def print_note(sentence: str) -> None:

@@ -106,7 +106,7 @@ def consume(
 
 
 class Stop:
-    """The kinds of stop that signals request. The first signal stops the consumer when its batch is done. Another
+    """Ends `consume` as signals request. The first signal stops the consumer when its batch is done. Another
     signal ends the command that works on the batch or, if there is no such command, the commit, which takes long only
     if the broker does not answer.
     """

@@ -37,7 +37,7 @@ class TableSource(Struct, frozen=True):
 
 
 def write_sources(tables: Iterable[TableSource], source: str, database: str) -> Mapping[str, Any]:
-    """The document. `source` is the name by which models refer to the tables; `database` is the database of the tables,
+    """The document for dbt. `source` is the name by which models refer to the tables; `database` is their database,
     which dbt calls schema.
     """
     return {

@@ -127,7 +127,7 @@ def _write_rules(folder: Path) -> None:
 
 
 def examine_broker(api: Api) -> Iterator[Finding]:
-    """Check one thing after the other, beginning with those that the others need."""
+    """Make the checks one after the other. A check on which later ones depend comes before them."""
     try:
         api.connect()
         began = time.monotonic()
@@ -312,9 +312,9 @@ def _damaged_parts(api: Api) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Fault:
-    """A fault that a broker counts. `what` begins with its noun, in the singular. `age` is the time since it last
-    happened; brokers of earlier versions do not report it. `works_since` is the Unix time since which it has not
-    happened again, if the broker has noticed that, or 0.
+    """A fault that a broker counts. `what` describes the fault, and begins with a noun in the singular. `age` is the
+    time since the fault last happened; brokers of earlier versions do not report that time. `works_since` is the Unix
+    time since which the fault has not happened again, if the broker has noticed that, or 0.
     """
 
     what: str
@@ -369,7 +369,7 @@ def _sum_of_metric(metrics: Mapping[str, float], name: str) -> float:
 
 
 def _read_disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
-    """Each place of the broker's data, with the free bytes and the size of its file system."""
+    """Each location of the broker's data, with the free bytes and the size of its file system."""
     for place in ("data", "archive"):
         label = f'{{place="{place}"}}'
         if size := metrics.get(f"nakadi_disk_size_bytes{label}"):

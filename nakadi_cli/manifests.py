@@ -65,7 +65,7 @@ def _yaml_files(folder: Path) -> list[Path]:
 
 
 def _read_folder(folder: Path, variables: Mapping[str, Any]) -> Iterator[Manifest]:
-    """Read the manifests of a folder; files without a `kind`, such as a schema, are for inclusion."""
+    """Read the manifests of a folder. Skip files without a `kind`, such as schemas, which manifests include."""
     for file in _yaml_files(folder):
         if "kind" in _parse_file(file):
             yield _manifest(_load(file, variables), file)

@@ -90,7 +90,9 @@ def mirror(  # noqa: PLR0913, PLR0917  # each is an option
 
 
 def _open(place: str) -> Api:
-    """A broker by its URL, without a token, or by its context. A token of one broker must not reach the other."""
+    """The broker at a URL, called without a token, or the broker of a context. A token of one broker must not reach the
+    other.
+    """
     environ = {name: value for name, value in os.environ.items() if name not in ("NAKADI_TOKEN", "NAKADI_URL")}
     is_url = "://" in place
     return Api(connection(context=None if is_url else place, url=place if is_url else None, environ=environ))

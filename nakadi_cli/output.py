@@ -13,7 +13,7 @@ import click
 Format = Literal["json", "yaml", "table"]
 FORMATS: tuple[Format, ...] = ("json", "yaml", "table")
 
-# A terminal interprets these characters, and others control the content of events and names.
+# Terminals interpret these characters, which events and names from other people may contain.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # JSON leaves these unchanged, and some terminals obey them.
 _OBEYED = re.compile(r"[\x7f-\x9f]")
@@ -68,7 +68,7 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """Escape characters in the JSON of others that a terminal would interpret."""
+    """Escape the characters that a terminal would interpret, in JSON that somebody else wrote."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

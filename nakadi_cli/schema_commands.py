@@ -177,7 +177,7 @@ def _reader_text(reader: Mapping[str, Any]) -> str:
 
 
 def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: SchemaSource) -> Iterator[str]:
-    """Report the findings to a person, each change with its place in the file."""
+    """The lines that report the findings to a person, each change with its place in the file."""
     after = f"version {verdict['validated_against_version']} of {source.event_type}"
     mode = f"mode {verdict['compatibility_mode']}"
     if verdict["compatible"] and verdict.get("level") == "none":

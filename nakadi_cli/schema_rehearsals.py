@@ -77,7 +77,7 @@ def read_proposal(file: str) -> dict[str, Any]:
 
 
 def wait_for_result(api: Api, rehearsals: str, found: Any) -> Any:
-    """Read the rehearsal again until it has ended; an interruption removes the rehearsal."""
+    """Read the rehearsal repeatedly until it has ended; an interruption removes the rehearsal."""
     place = f"{rehearsals}/{found['id']}"
     with noticing_signals():
         try:
@@ -94,7 +94,7 @@ def wait_for_result(api: Api, rehearsals: str, found: Any) -> Any:
 
 
 def report_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Print the findings for a person."""
+    """The lines that report the findings to a person."""
     seen, failed = found["events_seen"], found["events_failed"]
     yield f"{found['event_type']}: the schema would refuse {failed} of {format_count(seen, 'event')}."
     for each in sorted(found["rules"], key=lambda each: -each["events"]):

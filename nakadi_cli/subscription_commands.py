@@ -300,7 +300,9 @@ def _committed_offsets(api: Api, subscription: str) -> dict[tuple[str, str], str
 
 
 def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str], str]:
-    """The committed cursors; none while the subscription is blocked: the broker still shows its statistics."""
+    """The committed cursors. They are empty if the caller may not see them, as while the subscription is blocked; the
+    broker still shows its statistics then.
+    """
     try:
         return _committed_offsets(api, subscription)
     except NotPermitted:

@@ -27,7 +27,8 @@ class ItemResult(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """A complete answer.
 
-    `retry_after` is in seconds, in whichever form the header was; `warning` is the header's text.
+    `retry_after` is in seconds, whether the header `Retry-After` had seconds or a date. `warning` is the text of the
+    header `Warning`.
     """
 
     status: int

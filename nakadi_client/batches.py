@@ -62,7 +62,7 @@ class Batch(Generic[Event]):
         self._done(self)
 
     def when_done(self, done: Callable[[Batch[Event]], None]) -> None:
-        """Call this function at `done()`."""
+        """Set the function that `done()` calls with this batch."""
         self._done = done
 
     def __iter__(self) -> Iterator[Event]:

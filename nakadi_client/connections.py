@@ -90,7 +90,7 @@ class Connection:
         return httpx.AsyncClient(transport=self._async_transport, **self._client_options())
 
     def _client_options(self) -> Mapping[str, Any]:
-        # Reading the authorities to trust takes longer than a request, and without TLS nobody has to be trusted.
+        # Reading the authorities to trust takes longer than a request, and only TLS needs them.
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._is_plain else self._verify
         return {"headers": self._headers, "verify": verify, **self._options}
 

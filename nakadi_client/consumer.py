@@ -138,8 +138,8 @@ class Consumer(Generic[Event]):
         """Handle one event after the other, until `stop` or SIGTERM.
 
         If `handle` fails at an event, it is called again after a pause. After `attempts` failures, the event is poison:
-        with `on_poison="stop"` the error of `handle` ends the consumer, otherwise the event is skipped, parked or
-        passed to the function, and the next one follows.
+        with `on_poison="stop"` the error of `handle` ends the consumer. Otherwise the event is skipped, parked or
+        passed to the function `on_poison`, and the next event follows.
         """
         for batch in self:
             for event in batch:
@@ -237,7 +237,7 @@ class Consumer(Generic[Event]):
                 self._todo.notify_all()
 
     def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None if the caller ended it."""
+        """Wait for the next batch. Returns None when the consumer ends without an error."""
         while True:
             with self._lock:
                 step = self._core.work_step(time.monotonic())

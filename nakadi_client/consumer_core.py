@@ -32,7 +32,7 @@ Place = tuple[str, str]
 
 # Batches finished within this time of the last commit share the next: a commit costs as much as reading 500 events.
 _SHARED_COMMIT_SECONDS = 0.05
-# A stream's own clock for commits must not run out while a commit or a sign of life is on its way.
+# Fractions of a stream's commit timeout, which must not expire while a commit or an `Extend` is on its way.
 _COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
 # A new stream waits this long for the last commits of the previous one, which would otherwise still hold partitions.
 _SECONDS_FOR_LAST_COMMITS = 2.0
@@ -41,11 +41,11 @@ _SILENT_FLUSHES, _SILENT_SECONDS = 3, 5.0
 # Without `follow`, a stream also ends after this many empty lines of each partition, one a second. The broker reports
 # events that it cannot read in less time.
 _EMPTY_LINES_AT_END = 3
-# No free slot: another stream has to end first.
+# The pauses while no slot is free, because another stream has to end first.
 _TAKEN = Pauses(first=0.5, longest=5.0)
 _TRY_AGAIN = (408, 409, 429)
 _MANY_REFUSALS = 3
-# A broker that can extend a stream reports that the stream has ended; other brokers do not know the path.
+# A broker that can extend streams reports with this text that one has ended. Other brokers do not know the path.
 _NO_SESSION = b"Session with stream id"
 
 
@@ -184,7 +184,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Figures for a health check and for metrics. Seconds count until now; None if the event has not happened yet."""
+    """Figures for a health check and for metrics. The members `seconds_…` are the time since the last line came, and
+    since the batch in hand was handed out; None if there is none.
+    """
 
     state: str
     partitions: int
@@ -230,7 +232,7 @@ class _Session(msgspec.Struct):
     handled: _Handled = msgspec.field(default_factory=_Handled)
     committing: _Handled = msgspec.field(default_factory=_Handled)
     in_hand: dict[int, Batch[Any]] = {}
-    # Received batches that are not committed, and when the broker's clock for the next commit began.
+    # The number of received batches that are not committed, and when the commit timeout for the next commit began.
     uncommitted: int = 0
     clock_since: float = inf
     closed_at: float = inf
@@ -343,9 +345,7 @@ class ConsumerCore:
             self.stop()
 
     def handle_uncommitted_count(self, events: int) -> None:
-        """Take the number of uncommitted events. The stream also ends if another one has the partitions with the
-        remaining events.
-        """
+        """Take the number of uncommitted events of the subscription, and stop if there are none."""
         self._has_to_count = False
         if not events:
             self.stop()
@@ -405,7 +405,9 @@ class ConsumerCore:
         self._look_for_lost(session, now)
 
     def _handle_unreadable_events(self, place: Place, why: str, now: float) -> None:
-        """The stream continues with its other partitions, until patience ends."""
+        """Note that the broker cannot read the next events of a partition. The stream continues with its other
+        partitions, until `patience.without_answer` has passed.
+        """
         error = EventsUnreadable(why, partition=place[1])
         since = self._unreadable_since.setdefault(place, now)
         if since == now:
@@ -431,7 +433,7 @@ class ConsumerCore:
             self._has_to_count = not self._follow
             self._reopen_at = now
         else:
-            # The streams of many consumers end together when their broker stops.
+            # When a broker stops, the streams of many consumers end together; pauses spread their next requests.
             self._pause(error, now)
 
     def handle_refusal(self, answer: Answer | NoAnswer, now: float) -> None:
@@ -495,7 +497,7 @@ class ConsumerCore:
         self._note_end(batch.cursor.place, batch.cursor.offset)
 
     def let_go(self) -> None:
-        """Stop the work on the current batches, and commit none of them."""
+        """Forget the batches that the application works on, so that none of them is committed."""
         self._hand_since = None
         for session in self._sessions.values():
             session.in_hand.clear()
@@ -534,7 +536,7 @@ class ConsumerCore:
         is_over = self._stopping or self._error is not None
         if is_over and not self._sessions and self.state is not State.OPEN:
             return End(self._error)
-        # Handing out a batch does not wake the committer, but slow work on the batch needs a sign of life.
+        # Handing out a batch does not wake the committer, but slow work on the batch needs an `Extend` in time.
         latest = now + self.options.commit_timeout * _GLANCE_PART if self._sessions else inf
         return Wait(None if next_at == latest == inf else min(next_at, latest))
 
@@ -691,7 +693,7 @@ class ConsumerCore:
         )
 
     def _due(self, session: _Session, now: float) -> tuple[Action | None, float]:
-        """The next need of a stream, and when it is due."""
+        """The next action that a stream needs from the committer, and when the action is due."""
         is_ending = session is not self._current or self._stopping or self._error is not None
         if session.handled.last:
             return self._commit_of(session), now if is_ending else self._commit_at(session.handled)
@@ -721,7 +723,7 @@ class ConsumerCore:
             return Commit(session.stream_id, tuple(cursors), is_progress=True), at
         if any(each.progress and each.before is None for each in session.in_hand.values()):
             return Look(session.stream_id), at
-        # The loop may reach its next event at any time.
+        # Nothing can be committed now. The application may reach its next event at any time, so look again soon.
         return None, now + self.options.commit_timeout * _LOOK_AGAIN_PART
 
     def _forget_dead(self, now: float) -> None:

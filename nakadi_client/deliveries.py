@@ -17,8 +17,8 @@ _LOGGER = logging.getLogger("nakadi_client")
 
 
 class Lane(Enum):
-    """A separate kind of key: unordered events have the key `NONE`. They do not wait for each other, but a retry of one
-    pauses the whole producer.
+    """The key of unordered events, `NONE`, which equals no key of an application. Such events do not wait for each
+    other, but a retry of one pauses the whole producer.
     """
 
     NONE = auto()
@@ -81,7 +81,9 @@ class Delivery:
         return self.outcome is not None
 
     def result(self, timeout: float | None = None) -> Delivered:
-        """Wait for the outcome. Raises `TimeoutError` after `timeout` seconds, or why the event failed."""
+        """Wait for the outcome. Raises `TimeoutError` after `timeout` seconds, or the error that says why the event
+        failed.
+        """
         if self.outcome is None:
             waiting = threading.Event()
             self.add_done_callback(lambda _delivery: waiting.set())
@@ -90,7 +92,7 @@ class Delivery:
         return self._result()
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call this function when the outcome is known, or at once if it is known already. It runs in the producer's
+        """Call `callback` when the outcome is known, or at once if it is known already. It runs in the producer's
         thread, so it must be quick.
         """
         with _LOCK:

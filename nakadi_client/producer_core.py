@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     """How a producer batches, how much it keeps, and how long it tries.
 
     batch_events, batch_bytes   A batch is sent when it has this number of events or bytes.
-    linger                      It is sent at most this number of seconds after its first event was added.
+    linger                      A batch is sent at most this number of seconds after its first event was added.
     in_flight                   Requests at the same time. Events of one key are never in two of them.
     buffer_events, buffer_bytes `send` waits while the producer keeps more than this.
     delivery_timeout            Seconds after which an event that is not acknowledged is given up, and reported.

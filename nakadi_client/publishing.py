@@ -24,16 +24,16 @@ _LEAST_TO_COMPRESS = 1_000
 class Publishing(msgspec.Struct, frozen=True):
     """Where events go and how they become requests. Its fields except `event_type` are keywords of `Producer`.
 
-    key          A function that takes the key of an event, such as `key_at("order_number")`. Events of one key stay in
-                 their order; without it all events are of one key.
+    key          A function that returns the key of an event, such as `key_at("order_number")`. Events with the same key
+                 stay in their order. Without a function, all events have the same key.
     ordered      False gives up the order, so that requests may overtake each other.
     metadata     None for event types of the category `undefined`, which have no metadata.
     compression  "gzip", "zstd" or None.
-    tombstones   Delete by the keys of the events, rather than publishing them.
+    tombstones   True publishes a deletion of each event's key instead of the event.
     only_for     The id of the one subscription that sees these events.
     on_failure   What follows when an event cannot be delivered: "continue" with the others, or "stop" the producer, so
-                 that no event overtakes one that failed. The others are then reported as `NotDelivered`, and `send`
-                 raises `Closed`.
+                 that no event overtakes one that failed. All events that wait are then reported as `NotDelivered`, and
+                 `send` raises `Closed`.
     cloud_events Events are CloudEvents 1.0, as the JSON of their structured mode. Their attributes become the metadata.
     """
 

@@ -38,7 +38,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     """Where a reader begins, and how it reads. Its fields are keywords of `read`.
 
     start        "begin", "end", a time, or offsets by partition, after which reading begins.
-    partitions   Read only these.
+    partitions   The only partitions to read. Default: all.
     follow       False ends at the events that existed at the beginning.
     batch_limit  Events in a batch.
     patience     When to give up on a broker that does not answer.

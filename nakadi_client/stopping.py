@@ -29,7 +29,7 @@ _watcher: threading.Thread | None = None
 
 
 def register(stop: Stop, *, is_consumer: bool = False) -> Callable[[], None]:
-    """Call this function at SIGTERM. Returns a function that removes the registration."""
+    """Let SIGTERM call `stop`. Returns a function that removes this registration."""
     listen()
     with _lock:
         number = next(_numbers)

@@ -4,9 +4,10 @@ A feed reads PostgreSQL's log through a replication slot, and writes events into
 them. So relays order them by key, treat refused ones, and share the work as for events that an application wrote.
 
 The outbox gets each change exactly once. The slot is created first, and holds all commits from then on. Then
-one transaction writes all rows of the table, together with the snapshot in which it saw them: the log's transactions
-that the snapshot sees are skipped. From then on, one transaction writes the events of some transactions, together
-with the place in the log that they reach: repetitions by the slot after a crash are skipped.
+one transaction writes all rows of the table, together with the snapshot in which it read them, so that the feed can
+skip the transactions of the log whose changes the snapshot contains. After that, each transaction of the feed writes
+the events of some transactions of the log, together with the log position that these reach, so that the feed can skip
+what the slot repeats after a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nakadi_relay.schema import OutboxNames
 
 log = logging.getLogger("nakadi_relay")
 
-# The slot delivers whole transactions: at a time, this number of changes and the rest of the last transaction.
+# A read of the slot ends after this number of changes, at the end of the transaction that it has reached then.
 MAX_CHANGES = 5_000
 POLL_SECONDS = 0.5
 
@@ -39,7 +40,9 @@ class FeedUnusable(ValueError):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a feed has come: the place in the log, and the snapshot of its first rows, with its place."""
+    """The progress of a feed: the log position up to which the outbox has the events, and the snapshot in which the
+    feed read the rows of the table at the beginning, with the log position at that time.
+    """
 
     position: int
     snapshot: Snapshot
@@ -54,7 +57,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The columns of a table that events need: the columns of its primary key, and generated ones."""
+    """The columns of a table's primary key, and its generated columns, which events do not have."""
 
     key: tuple[str, ...]
     computed: tuple[str, ...]
@@ -104,7 +107,9 @@ class Feed:
                 self._stopping.wait(pauses.after(failures, random.random))
 
     def drop(self) -> None:
-        """End a feed for good. Until then, PostgreSQL keeps its log for it, even if the feed does not run for long."""
+        """End a feed permanently. Until then, PostgreSQL keeps all log that the feed has not read, even while the feed
+        does not run.
+        """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
@@ -115,7 +120,7 @@ class Feed:
 
     def _follow(self, connection: Database) -> None:
         table = self._examine_table(connection)
-        # One process at a time reads a slot. Others wait here, and take over when its connection ends.
+        # One process at a time reads a slot. Others wait here until the connection of that process ends.
         while not self._try_lock(connection):
             if self._stopping.wait(POLL_SECONDS):
                 return
@@ -166,7 +171,7 @@ class Feed:
         )
 
     def _begin(self, connection: Database, table: _Table) -> Progress:
-        """Create the slot, and write all rows."""
+        """Create the publication and the slot, and write an event for each row of the table into the outbox."""
         if not self._exists(connection, "pg_publication", "pubname"):
             connection.execute(
                 f"CREATE PUBLICATION {self._name} FOR TABLE {self._relation.quoted}"
@@ -198,7 +203,7 @@ class Feed:
         return connection.execute(query, [self._name]).fetchone() is not None
 
     def _write_next(self, connection: Database, table: _Table, progress: Progress) -> Progress | None:
-        """Write the events of the next transactions; the progress after them, or None if there is nothing new."""
+        """Write the events of the next transactions. Returns the progress after them, or None if there are none."""
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         transactions = self._peek(connection, row[0])
@@ -214,12 +219,12 @@ class Feed:
                 f"UPDATE {self._names.feeds} SET position = %s::pg_lsn WHERE name = %s",
                 [position_text(reached.position), self._name],
             )
-        # If this process dies right here, the slot delivers the same again, and it is skipped.
+        # If this process dies right here, the slot delivers the same transactions again, and the feed skips them.
         self._advance(connection, position_text(transactions[-1].end_position))
         return reached
 
     def _peek(self, connection: Database, until: str) -> list[Transaction]:
-        # Each call describes the tables once more, so a decoder serves one call.
+        # PostgreSQL describes the tables anew in each call, so each call gets a new decoder.
         decoder = TransactionDecoder()
         messages = connection.execute(
             """SELECT data FROM pg_logical_slot_peek_binary_changes(
@@ -262,13 +267,15 @@ class Feed:
 
 
 def _key_of(table: _Table) -> str:
-    """The SQL of the key of a row `r`: all columns of its primary key."""
+    """The SQL expression for the key of a row `r`: all columns of its primary key."""
     columns = ", ".join(f"r.{_identifier(name)}" for name in table.key)
     return f"jsonb_build_array({columns})::text"
 
 
 def _event_of(operation: str, moment: str) -> str:
-    """The SQL of the event of a row `r`. PostgreSQL writes the values, for first rows and for changes alike."""
+    """The SQL expression for the event of a row `r`. PostgreSQL itself formats the values, so a row has the same form
+    whether the feed read it from the table or from the log.
+    """
     occurred_at = f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
     return f"""jsonb_build_object(
         'data_type', %(data_type)s::text, 'data_op', {operation}, 'data', to_jsonb(r) - %(computed)s::text[],

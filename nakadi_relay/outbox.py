@@ -23,11 +23,11 @@ from nakadi_relay.rows import Row
 from nakadi_relay.schema import OutboxNames
 
 APPLICATION_NAME = "nakadi-relay"
-# A reason may quote an event.
+# Longer reasons are truncated, because a reason may quote an event.
 _MAX_REASON_CHARACTERS = 2_000
 
 
-# In seconds. A DSN may set other values.
+# Timeouts in seconds, and a number of attempts. A DSN may set other values.
 _CONNECTION_LIMITS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -50,8 +50,8 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
 
 def check_dsn(dsn: str) -> None:
-    """Raise `ValueError` for a text that is not in the form of a DSN. The library's own message would show it,
-    password included."""
+    """Raise `ValueError` for a text that is not in the form of a DSN. The library's own message would show the text,
+    including a password."""
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
@@ -61,7 +61,7 @@ def check_dsn(dsn: str) -> None:
 
 
 def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect to the database, so that both sides notice a connection that died in silence."""
+    """Connect to the database, with keep-alives by which each side notices that the other is unreachable."""
     chosen = conninfo_to_dict(dsn)
     connection = psycopg.connect(
         dsn,
@@ -69,7 +69,8 @@ def connect(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:
         application_name=APPLICATION_NAME,
         **{name: value for name, value in _CONNECTION_LIMITS.items() if name not in chosen},
     )
-    # The server would keep the locks of a host that is gone for two hours. Sockets of Unix ignore this.
+    # Without these settings, the server would keep the locks of an unreachable client for two hours. Unix sockets
+    # ignore them.
     for name, value in _SERVER_KEEPALIVES.items():
         connection.execute(f"SET {name} = {value}")
     return connection
@@ -91,7 +92,7 @@ class Outbox:
         self._connection.close()
 
     def listen(self) -> None:
-        """Be notified of inserts from now on."""
+        """Ask the database to notify this connection of inserts."""
         self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._names.channel)))
 
     def wait_for_insert(self, seconds: float) -> bool:
@@ -100,10 +101,10 @@ class Outbox:
 
     @contextmanager
     def locked_rows(self, slots: int, limit: int, paused: Collection[str]) -> Iterator[list[Row]]:
-        """Lock up to this many slots with rows, and give the oldest rows in them, until the block ends.
+        """Lock up to `slots` slots that have rows to publish until the block ends, and yield their oldest rows.
 
-        Statements about rows within the block hold when it has ended. Rows of paused event types are left out, and so
-        are those whose key waits after a refused row.
+        The changes that the block makes to rows are committed when the block ends. Rows of the event types `paused` are
+        left out, and so are rows that wait because an earlier row with their key was refused.
         """
         with self._connection.transaction():
             locked = self._lock_slots(slots, paused)
@@ -121,8 +122,9 @@ class Outbox:
         return [slot for (slot,) in found]
 
     def _oldest_rows(self, slots: Sequence[int], limit: int, paused: Collection[str]) -> list[Row]:
-        # This statement sees the commits of the last holder of the locks; the one that took them may not have.
-        # From each slot come as many rows as from the others, so that a round reads no more than it publishes.
+        # A statement of its own, which sees what the previous holder of the locks committed; the statement that took
+        # the locks may have begun before that. Each slot supplies an equal part of `limit`, so that a round reads only
+        # rows that it publishes.
         query = f"""
             SELECT waiting.* FROM unnest(%(slots)s::smallint[]) AS locked (slot), LATERAL (
                 SELECT id, event_type, key, event::text AS event, eid, written_at FROM {self._names.quoted} AS waiting
@@ -138,13 +140,13 @@ class Outbox:
             WHERE refused.event_type = {row}.event_type AND refused.key = {row}.key AND refused.id < {row}.id)"""
 
     def mark_published(self, rows: Sequence[Row]) -> None:
-        """Delete rows that the broker has acknowledged, or mark them."""
+        """Delete rows that the broker has acknowledged; with `keep`, mark them as published instead."""
         change = "UPDATE {} SET published_at = clock_timestamp()" if self._keep else "DELETE FROM {}"
         query = change.format(self._names.quoted) + " WHERE id = ANY(%s)"
         self._connection.execute(query, [[row.id for row in rows]])
 
     def mark_refused(self, row: Row, reason: str) -> None:
-        """Move a row to those that were refused. Later rows with its key wait from now on."""
+        """Move a row to the table of refused rows. From now on, later rows with its key wait."""
         # PostgreSQL stores no NUL in a text.
         shown = reason.replace("\x00", "")[:_MAX_REASON_CHARACTERS]
         self._connection.execute(
@@ -171,7 +173,7 @@ class Outbox:
         )
 
     def skip(self, row_id: int) -> bool:
-        """Forget a refused row, so that later ones with its key continue; return whether it was there."""
+        """Delete a refused row, so that later rows with its key are published. Returns whether the row existed."""
         resolved = self._resolve(f"DELETE FROM {self._names.refused} WHERE id = %s RETURNING id", row_id)
         # The rows that waited for the refused one are in the table already, so no insert wakes a relay.
         self._connection.execute("SELECT pg_notify(%s, '')", [self._names.channel])

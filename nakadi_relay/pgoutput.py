@@ -1,6 +1,6 @@
 """The messages of PostgreSQL's output plugin `pgoutput`.
 
-It reads only messages of protocol version 1 with values as text, which a feed requests.
+This module reads only what a feed requests: messages of protocol version 1, with values as text.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Reader:
 
 
 class TransactionDecoder:
-    """Makes transactions of messages in their order, beginning with that which begins one."""
+    """Assembles transactions from messages in their order. The first message must begin a transaction."""
 
     def __init__(self) -> None:
         self._relations: dict[int, _Relation] = {}
@@ -103,11 +103,11 @@ class TransactionDecoder:
         self._changes: list[Change] = []
 
     def decode(self, message: bytes) -> Transaction | None:
-        """Read the next message; the transaction, if the message ends one."""
+        """Read the next message. Returns the transaction that the message ends, or None if it ends none."""
         reader = _Reader(message)
         match reader.byte():
             case "B":
-                reader.int64(), reader.int64()  # where it will end, and when
+                reader.int64(), reader.int64()  # the position and the time of the commit
                 self._xid, self._changes = reader.int32(), []
             case "R":
                 self._read_relation(reader)
@@ -123,7 +123,7 @@ class TransactionDecoder:
                 committed_at = _EPOCH + timedelta(microseconds=moment)
                 return Transaction(self._xid, commit, end, committed_at, tuple(self._changes))
             case _:
-                pass  # types and origins
+                pass  # messages about types and origins
         return None
 
     def _read_relation(self, reader: _Reader) -> None:
@@ -150,7 +150,7 @@ class TransactionDecoder:
 
 
 def _read_row(reader: _Reader, columns: tuple[_Column, ...]) -> dict[str, object]:
-    """The values of a row; those that are left out because they did not change are missing."""
+    """The values of a row, without those that PostgreSQL omitted because they are large and did not change."""
     values: dict[str, object] = {}
     for column in columns[: reader.int16()]:
         match reader.byte():
@@ -165,7 +165,7 @@ def _read_row(reader: _Reader, columns: tuple[_Column, ...]) -> dict[str, object
 
 
 def position_from_text(text: str) -> int:
-    """A place in the log, from PostgreSQL's way to write it: `16/B374D848`."""
+    """Parse a position in the log as PostgreSQL writes it: `16/B374D848`."""
     high, low = text.split("/")
     return (int(high, 16) << 32) + int(low, 16)
 
@@ -187,7 +187,9 @@ class Snapshot(msgspec.Struct, frozen=True):
         return cls(int(xmin), int(xmax), frozenset(int(each) for each in running.split(",") if each))
 
     def sees(self, xid: int) -> bool:
-        """Whether the snapshot has a committed transaction's changes. `xid` has 32 bits, and is of about its time."""
+        """Whether the snapshot contains the changes of a committed transaction. `xid` has only 32 bits, so the two must
+        be less than 2³¹ transactions apart.
+        """
         half = 1 << 31
         whole = self.xmax - ((self.xmax - xid + half) % (1 << 32) - half)
         return whole < self.xmin or (whole < self.xmax and whole not in self.running)

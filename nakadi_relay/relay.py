@@ -2,7 +2,7 @@
 
 A round locks some slots, publishes their oldest rows, and deletes acknowledged ones, in one transaction of the
 database. If the relay dies between the broker's answer and the end of the transaction, the rows are published again
-with the same `eid`: at least once, and once where the event type deduplicates.
+with the same `eid`. So each event is stored at least once, and exactly once if its event type deduplicates.
 """
 
 from __future__ import annotations
@@ -38,15 +38,17 @@ MAX_BATCH_BYTES = 2 * 1024 * 1024
 SLOTS_A_ROUND = 16
 # A round with rows of several event types publishes up to this number of types at the same time.
 MAX_REQUESTS_A_WORKER = 4
-# An insert wakes the relay; this finds rows whose notification was lost with a connection.
+# An insert wakes the relay. A look at this interval finds rows whose notification was lost with a connection.
 POLL_SECONDS = 5.0
-# An event type may change its category once, from `undefined`.
+# The relay uses a category for this time, because an event type of the category `undefined` may get another one.
 CATEGORY_SECONDS = 60.0
 _STOP_CHECK_SECONDS = 0.5
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Figures since the relay began. `failures` are rounds that the broker or the database ended."""
+    """Figures since the relay began. `failures` counts how often the database failed, and how often the rows of an
+    event type could not be published in a round.
+    """
 
     published: int = 0
     refused: int = 0
@@ -136,14 +138,14 @@ class Relay:
         for thread in threads:
             thread.start()
         for thread in threads:
-            # A thread that is joined without a limit would keep signals waiting.
+            # Joining without a limit would delay the handling of signals.
             while thread.is_alive():
                 thread.join(_STOP_CHECK_SECONDS)
 
     def run_once(self) -> Status:
-        """Publish the rows that wait, and return. Raises `psycopg.Error` if the database fails.
+        """Publish the rows that wait, and return the figures. Raises `psycopg.Error` if the database fails.
 
-        Rows that have to wait, because of a refused one or of the broker, are left.
+        Rows remain that wait after a refused row with their key, or that the broker could not store now.
         """
         outbox = self._open_outbox()
         try:
@@ -169,7 +171,7 @@ class Relay:
         return Outbox(self._dsn, self._names, keep=self._keep)
 
     def _work(self) -> None:
-        """One worker: rounds, and waiting for inserts, over connections that may break."""
+        """Run one worker until `stop`. When its connection to the database fails, connect again after a pause."""
         pauses, failures = Pauses(), 0
         while not self._stopping.is_set():
             outbox: Outbox | None = None
@@ -205,7 +207,7 @@ class Relay:
                 self._wait_for_rows(outbox, paused_until)
 
     def _wait_for_rows(self, outbox: Outbox, paused_until: Mapping[str, float]) -> None:
-        """Wait for an insert, for the end of a pause, or for a lost notification."""
+        """Wait until a row is inserted or a pause ends, but at most `POLL_SECONDS`: a notification may be lost."""
         now = time.monotonic()
         ends = [until for until in paused_until.values() if until > now]
         deadline = min([now + POLL_SECONDS, *ends])
@@ -227,7 +229,7 @@ class Relay:
                 refused += len(verdict.refused)
                 if verdict.failure is not None:
                     failures[event_type] = (verdict.failure, verdict.pause)
-        # Only after the commit: counts from before a failed commit would count rows twice.
+        # Count only after the commit: if a commit fails, the rows are published and counted again.
         self._count(published=published, refused=refused, failures=len(failures))
         return RoundOutcome(published, refused, failures)
 
@@ -240,11 +242,12 @@ class Relay:
             for event_type, publishing in begun:
                 yield event_type, publishing.result()
         finally:
-            # If the database fails meanwhile, others lock the slots: no request may outlive its round.
+            # If the database fails meanwhile, other relays may lock the slots, so no request may continue after its
+            # round.
             wait([publishing for _, publishing in begun])
 
     def _publish_group(self, event_type: str, rows: Sequence[Row]) -> Verdict:
-        """Publish rows of one event type: each key's rows in their order, and none after a refused one."""
+        """Publish rows of one event type: those of each key in their order, and none of them after a refused one."""
         has_metadata = self._event_type_has_metadata(event_type)
         if isinstance(has_metadata, Verdict):
             return has_metadata
@@ -270,7 +273,7 @@ class Relay:
 
     def _event_type_has_metadata(self, event_type: str) -> bool | Verdict:
         """Whether events of this type have metadata, or why that is unknown."""
-        # Workers may ask for the same event type at once, and then learn the same.
+        # Several workers may ask for the same event type at once, which is harmless: they get the same answer.
         known_until, has_metadata = self._has_metadata.get(event_type, (0.0, False))
         if time.monotonic() < known_until:
             return has_metadata
@@ -303,7 +306,7 @@ def _grouped_by_event_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _batches(rows: Sequence[Row], texts: Mapping[int, bytes]) -> list[list[Row]]:
-    """The rows in their order, in batches that are not too long for one request."""
+    """Divide rows, in their order, into batches whose texts fit into one request each."""
     batches: list[list[Row]] = []
     size = 0
     for row in rows:

@@ -57,7 +57,7 @@ def _quote_name(name: str) -> str:
 
 
 def outbox_schema(names: OutboxNames | None = None) -> str:
-    """The statements that create an outbox. They can run again."""
+    """The statements that create an outbox. They may be executed repeatedly."""
     names = names or OutboxNames()
     schema = f"{_quote_name(names.table.rpartition('.')[0])}." if "." in names.table else ""
     return f"""\

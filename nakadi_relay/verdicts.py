@@ -10,18 +10,18 @@ from nakadi_client.answers import Answer, ItemResult
 from nakadi_client.errors import NoAnswer
 from nakadi_relay.rows import Row
 
-# The batch as a whole is at fault, or one event in it that the broker does not name.
+# With these statuses, the broker refuses the batch as a whole, or because of an event that it does not name.
 _SPLITTING_STATUSES = frozenset({400, 413, 422})
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result for the rows of a batch.
 
-    stored   They are in the log.
-    refused  The broker would refuse them again; the reasons stand beside them.
-    again    They were given up because of others in their batch. They can be sent at once, in these batches.
-    failure  Why the rest has to wait, if it does.
-    pause    For how many seconds at least, if the broker says so.
+    stored   The rows that are in the log.
+    refused  The rows that the broker would refuse again, each with the reason.
+    again    The rows that failed only because of others in their batch. They can be sent at once, in these batches.
+    failure  The reason why all other rows have to wait; None if there are no others.
+    pause    For how many seconds at least they have to wait, if the broker says so.
     """
 
     stored: Sequence[Row] = ()
@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(rows: list[Row], answer: Answer | NoAnswer) -> Verdict:
-    """Decide on the fate of each row. A row in none of the verdict's lists waits."""
+    """Decide what happens to each row. A row that is in none of the verdict's lists waits."""
     if isinstance(answer, NoAnswer):
         return Verdict(failure=str(answer))
     if answer.status == 200:
@@ -49,7 +49,9 @@ def judge(rows: list[Row], answer: Answer | NoAnswer) -> Verdict:
 
 
 def _verdict_by_items(rows: list[Row], items: Sequence[ItemResult], answer: Answer) -> Verdict:
-    """207 says which partitions failed, and 422 which events are at fault; the others of a 422 were not checked."""
+    """Judge an answer that has a result for each event. With 207, the log did not store some events. With 422, the
+    broker refuses some events, and did not check the others.
+    """
     results = list(zip(rows, items, strict=True))
     stored = [row for row, item in results if item.publishing_status == "submitted"]
     failed = [(row, item) for row, item in results if item.publishing_status == "failed"]

@@ -3,8 +3,8 @@
     orders = nakadi_spark.read(spark, "https://events.example.org", "order.placed")
     orders.groupBy("customer.country").count().show()
 
-Begin with `reading.py`: Spark itself reads the events in the jobs' table (`tables.py`), and what it lacks by
-tasks that read the log (`shares.py`), from a broker or from its stores (`sources.py`). `writing.py` publishes rows.
+Begin with `reading.py`. Spark itself reads the events in the jobs' table (`tables.py`). Tasks read the events that the
+table lacks from the log (`shares.py`), through a broker or from its stores (`sources.py`). `writing.py` publishes rows.
 `data_source.py`, for Spark 4, has both as a source and a target with the name `nakadi`, and streams; `batches.py` is
 what Spark 3.5 has instead of streams.
 """

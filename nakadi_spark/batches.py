@@ -1,4 +1,4 @@
-"""A stream of events with Spark 3.5, which has no sources written in Python: one batch after the other, by a function.
+"""A stream of events for Spark 3.5, which has no sources written in Python: a function handles batch after batch.
 
 def add(rows, batch):
     rows.write.mode("overwrite").parquet(f"orders/batch={batch}")
@@ -54,11 +54,13 @@ def for_each_batch(
     """Call `handle` with the rows of new events and the number of the batch, until there are none.
 
     The folder `checkpoint` stores where a batch begins and ends before `handle` gets it. After a failure, the same
-    batch comes again with the same number and the same events: a `handle` that ignores or replaces what it knows has
-    each event exactly once. The first batch begins with the oldest event.
+    batch comes again with the same number and the same events. So the results have each event exactly once if `handle`
+    ignores, or replaces the result of, a batch whose number it has had before. The first batch begins with the oldest
+    event.
 
-    every_seconds  Never end, and look for new events at this interval.
-    columns        The names of columns to read; all without it.
+    every_seconds  The interval at which to look for new events, endlessly. Without it, the function returns when there
+                   are none.
+    columns        The names of the columns to read. Default: all.
     """
     named = Broker(source) if isinstance(source, str) else source
     file = Path(checkpoint) / f"{quote(event_type, safe='')}.json"
@@ -89,7 +91,7 @@ def _plan_batch(opened: OpenSource, event_type: EventTypeInfo, latest: Batch | N
 
 
 def _replace_file(file: Path, known: Any) -> None:
-    """Write a file so that a crash leaves the old or the new one."""
+    """Replace a file so that a crash leaves the old or the new one."""
     new = file.with_suffix(".new")
     with new.open("w") as written:
         json.dump(known, written)

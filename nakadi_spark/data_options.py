@@ -1,4 +1,4 @@
-"""The options of `format("nakadi")`, as a Spark job writes them."""
+"""Parses the options of `format("nakadi")`, which a Spark job writes as texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nakadi_spark.sources import Broker, Source, Stores
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The options of the source, as a Spark job writes them."""
+    """The parsed options of a source or target."""
 
     source: Source
     event_type: str
@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
-        """Parse options. Other options, such as the place of a checkpoint, are for Spark itself. Raises `BadRead`."""
+        """Parse the options of a job, and ignore those for Spark itself, such as the checkpoint. Raises `BadRead`."""
         source = read_source(options)
         if not options.get("event_type"):
             raise BadRead("The option event_type is missing.")

@@ -3,8 +3,9 @@
     spark.dataSource.register(NakadiDataSource)
     stream = spark.readStream.format("nakadi").option("url", URL).option("event_type", "order.placed").load()
 
-Spark makes the parts of this module in processes of Python of its own, beside the driver and in tasks. Each part opens
-its own connections, and carries values only. A stream's offsets are cursors, which Spark keeps in its checkpoint.
+Spark uses the classes of this module in separate Python processes, beside the driver and in tasks. So each object opens
+its own connections, and has only members that can be pickled. A stream's offsets are cursors, which Spark keeps in its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from nakadi_spark.writing import Target, partition_number, plan_writing, publish
 from nakadi_sql.http_source import LogRange, ranges_between
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
-"""The keys under which Spark tells a task its stream and its batch."""
+"""The local properties in which Spark tells a task the id of its stream and the number of its batch."""
 
 
 class NakadiDataSource(DataSource):
-    """The events of one event type, from the log of a broker."""
+    """The events of one event type: as a source, those in the log of a broker; as a target, those to publish."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = Options.read(options)
@@ -75,7 +76,7 @@ class NakadiDataSource(DataSource):
         return plan_writing(options.source, options.event_type, options.key, str(uuid4()))
 
     def _describe(self) -> Wanted:
-        """What is read. It stays the same once Spark knows the schema."""
+        """What to read of the event type, looked up once, so that the columns stay as Spark knows them."""
         if self._wanted is None:
             options = self._options
             with options.source.open() as opened:
@@ -84,7 +85,7 @@ class NakadiDataSource(DataSource):
 
 
 class _Share(InputPartition):
-    """What one task reads."""
+    """The range of the log that one task reads."""
 
     def __init__(self, wanted: LogRange) -> None:
         super().__init__(wanted)
@@ -105,7 +106,7 @@ class _BatchReader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader):
-    """A stream of events. Its offsets are the last places of partitions; the events after them come next."""
+    """A stream of events. An offset of Spark's has the offset of the last read event for each partition."""
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         self._source, self._wanted = source, wanted
@@ -126,7 +127,7 @@ class _StreamReader(DataSourceStreamReader):
 
 
 class _Writer(DataSourceWriter):
-    """Publishes rows. They stay published if the job fails later, as with each broker that has no transactions."""
+    """Publishes rows. They stay published if the job fails later, because the broker has no transactions."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -137,7 +138,7 @@ class _Writer(DataSourceWriter):
 
 
 class _StreamWriter(DataSourceStreamWriter):
-    """Publishes the rows of a stream. A batch that Spark repeats, also after a restart, has the same run."""
+    """Publishes the rows of a stream. If Spark repeats a batch, even after a restart, its events have the same eids."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -150,14 +151,14 @@ class _StreamWriter(DataSourceStreamWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's own
-        """The events are published already."""
+        """Do nothing: the tasks have published the events already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's own
-        """Events that were published stay."""
+        """Do nothing: published events cannot be taken back."""
 
 
 def _record_batches(source: Source, wanted: Wanted, share: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a share. If there is none, Spark still runs a task."""
+    """The rows of a share. Without any share, Spark still runs a task, which gets None and has no rows."""
     if isinstance(share, _Share):
         for table in read_log(source, wanted, [share.wanted]):
             yield from table.to_batches()

@@ -1,8 +1,8 @@
-"""Reads events as a DataFrame: the rows of tables by Spark itself, and the rest of the log by tasks.
+"""Reads events as a DataFrame: Spark itself reads the rows of tables, and tasks read newer events from the log.
 
-The table is read in the state that it has now, and this state says up to where it has the events. Later events come
-from the log: no event is missing or read twice, even if jobs write to the table meanwhile. The events to read are fixed
-then: each action on the DataFrame has the same events, as long as they are kept.
+`read` chooses the current state of the table, which says up to which offsets it has the events, and takes all later
+events from the log. So no event is missing or read twice, even if jobs write to the table meanwhile. `read` also fixes
+which events to read: each action on the DataFrame has the same events, as long as the broker keeps them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVENT_TYPE = "nakadi_event_type"
 PATTERN = frozenset("*?[")
 
 _Times = tuple[datetime | None, datetime | None]
-"""Two times between which events were stored."""
+"""The wanted time of storing: from the first, to before the second; None is no limit."""
 
 
 def read(
@@ -48,12 +48,12 @@ def read(
 ) -> DataFrame:
     """Read each event that exists now once. Raises `BadRead` and `NakadiError`.
 
-    source      A broker, its stores, or just the URL of a broker.
+    source      A `Broker`, the `Stores` of one, or just the URL of a broker.
     event_type  A name; a pattern such as `order.*`; or several of them. Unless it is a single name, the first column is
                 `nakadi_event_type`, and columns that an event type lacks are null.
-    from_       Only events stored then or later. A time without a zone is in UTC.
-    until       Only events stored before.
-    columns     The names of columns to read; all without it. Others are not looked at.
+    from_       Read only events that were stored at this time or later. A time without a zone is in UTC.
+    until       Read only events that were stored before this time.
+    columns     The names of the columns to read. Default: all.
     """
     named = Broker(source) if isinstance(source, str) else source
     times = as_utc(from_), as_utc(until)
@@ -76,7 +76,7 @@ def _matching_names(source: OpenSource, patterns: Sequence[str]) -> Sequence[str
 
 
 class _Planned(Struct, frozen=True):
-    """An event type, the source that has its log, its columns, and the rows of its table that are read, if any."""
+    """An event type, the source that has its log, its columns, and the rows to read from its table, if any."""
 
     source: Source
     event_type: EventTypeInfo
@@ -140,7 +140,7 @@ def _read_one(
 
 
 def rows_of_log(spark: SparkSession, source: Source, wanted: Wanted, ranges: Sequence[LogRange]) -> DataFrame:
-    """The rows of ranges of the log, each read by a task of its own."""
+    """The rows of ranges of the log. A separate task reads each range."""
     if not ranges:
         return spark.createDataFrame([], wanted.ddl())
     shares = spark.sparkContext.parallelize(ranges, len(ranges))

@@ -1,4 +1,4 @@
-"""What a task reads: ranges of the log, as rows with the columns of the event type."""
+"""Reads ranges of the log in a task, as rows with the columns of the event type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nakadi_sql.sources import EventTypeInfo
 
 
 class Wanted(Struct, frozen=True):
-    """What a read wants of an event type: some of its columns, of events stored in a time."""
+    """What to read of an event type: the columns `names`, of events stored from `since` to before `until`."""
 
     event_type: EventTypeInfo
     columns: Columns
@@ -30,19 +30,23 @@ class Wanted(Struct, frozen=True):
     until: datetime | None
 
     def ddl(self) -> str:
-        """The wanted columns with their types, as Spark writes them."""
+        """The wanted columns with their types, in Spark's DDL."""
         kinds = {each.name: each.kind for each in (*PLACE_COLUMNS.fields, *self.columns.fields)}
         return ", ".join(f"`{name}` {ddl_of(kinds[name])}" for name in self.names)
 
     def read_columns(self) -> Columns:
-        """The columns that have to be read from the text of an event. `nakadi_event` depends on all of them."""
+        """The columns to convert from the text of an event. If `nakadi_event` is wanted, these are all columns, because
+        its value depends on whether they hold the whole event.
+        """
         if "nakadi_event" in self.names:
             return self.columns
         needed = {*self.names, *(["metadata"] if "nakadi_publisher" in self.names else [])}
         return Columns(tuple(each for each in self.columns.fields if each.name in needed))
 
     def is_in_time(self, event: LoggedEvent) -> bool:
-        """Whether the event was stored in the wanted time. One without a time was: its range is of this time."""
+        """Whether the event was stored in the wanted time. An event whose time is unknown counts as such, because its
+        range was chosen by that time.
+        """
         moment = event.stored_at
         if moment is None:
             return True
@@ -50,17 +54,17 @@ class Wanted(Struct, frozen=True):
 
 
 def as_utc(moment: datetime | None) -> datetime | None:
-    """A time with its zone: UTC, if it has none."""
+    """The time with a zone, which is UTC if the time has none."""
     return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def column_names(columns: Columns) -> Sequence[str]:
-    """The names of all columns: the ones that say where an event is, and the ones of its schema."""
+    """The names of all columns: those for the place of an event, and those for the members in its schema."""
     return [each.name for each in (*PLACE_COLUMNS.fields, *columns.fields)]
 
 
 def choose_names(columns: Columns, chosen: Sequence[str] | None, event_type: str) -> Sequence[str]:
-    """The names of the wanted columns, or of all. Raises `BadRead`."""
+    """The chosen names, or those of all columns if none are chosen. Raises `BadRead` for an unknown name."""
     known = column_names(columns)
     for name in chosen or ():
         if name not in known:
@@ -75,7 +79,7 @@ def want_log(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Wanted:
-    """What a read of the log alone wants. Raises `BadRead`."""
+    """What to read of an event type if all events come from the log, and none from its table. Raises `BadRead`."""
     found = opened.find(event_type)
     if found is None:
         raise BadRead(f"There is no event type {event_type}.")
@@ -85,7 +89,7 @@ def want_log(
 
 
 def read_log(source: Source, wanted: Wanted, ranges: Iterable[LogRange]) -> Iterator[pa.Table]:
-    """The rows of ranges of the log, with the wanted columns in their order. Runs in a task."""
+    """Read the rows of ranges of the log, with the wanted columns in the wanted order. Tasks call this."""
     maker = RowMaker(wanted.read_columns())
     with source.open() as opened:
         for each in ranges:
@@ -94,6 +98,6 @@ def read_log(source: Source, wanted: Wanted, ranges: Iterable[LogRange]) -> Iter
 
 
 def row_tuples(tables: Iterable[pa.Table]) -> Iterator[tuple[Any, ...]]:
-    """The rows as Python's values, as Spark 3.5 takes them from a task."""
+    """The rows as tuples of Python values, the form in which Spark 3.5 takes them from a task."""
     for table in tables:
         yield from zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in table.columns), strict=True)

@@ -1,4 +1,4 @@
-"""Where events come from, as a Spark job names it: a broker, or the stores that a broker uses."""
+"""The sources of events that a Spark job can name: a broker, or the stores that a broker uses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo
 
 SILENCES = 10
-"""After this many seconds without an event, a partition counts as finished. A job waits longer than an interactive
-query."""
+"""After this many seconds without an event, a partition counts as finished, if the broker does not report its end. A
+job can wait longer than an interactive query."""
 
 _LOGGER = logging.getLogger("nakadi_spark")
 
@@ -38,21 +38,23 @@ class OpenSource(Protocol):
     def plan(
         self, event_type: EventTypeInfo, since: datetime | None = None, until: datetime | None = None
     ) -> Sequence[LogRange]:
-        """The ranges of the events that there are now and that the table lacks, each for one task. They leave out what
-        was surely not stored between these times.
+        """The ranges of the events that exist now and that the table lacks, each for one task. With `since` and
+        `until`, they leave out events that were certainly not stored between these times.
         """
 
     def pin(self, event_type: EventTypeInfo, ranges: Sequence[LogRange]) -> Sequence[LogRange]:
-        """The ranges with places instead of BEGIN: reading them later fails if the log has lost events of them."""
+        """The ranges with offsets instead of BEGIN. So reading them later fails if the log has removed events of them
+        by then.
+        """
 
     def first_offsets(self, event_type: EventTypeInfo, since: datetime | None = None) -> Mapping[str, str]:
-        """For each partition, the offset before the first event that there is, or that was stored then or later."""
+        """For each partition, the offset before its first event; with `since`, its first one stored then or later."""
 
     def last_offsets(self, event_type: EventTypeInfo) -> Mapping[str, str]:
-        """For each partition, the offset of the last event that there is."""
+        """For each partition, the offset of its last event."""
 
     def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:
-        """The events of a range that streams deliver, in pieces."""
+        """The events of a range, in pieces, without those that streams do not deliver, such as tombstones."""
 
 
 class Broker(msgspec.Struct, frozen=True):

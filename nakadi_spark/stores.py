@@ -36,14 +36,14 @@ from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
 
 EVENTS_PER_SHARE = 100_000
-"""More archived events of a partition are read by several tasks."""
+"""`plan` divides ranges with more offsets than this, so that several tasks read them."""
 
 EVENTS_PER_READ = 2000
 MAX_READ_BYTES = 4_000_000
 
 
 class Piece(Struct, frozen=True):
-    """Offsets of a partition in a timeline, from the first to before the end."""
+    """A range of offsets of a partition in one timeline: from `first` to before `end`."""
 
     timeline: Timeline
     first: int
@@ -99,7 +99,7 @@ class StoreSource:
     def plan(
         self, event_type: EventTypeInfo, since: datetime | None = None, until: datetime | None = None
     ) -> Sequence[LogRange]:
-        """The ranges of the events that there are now and that the table lacks, stored between these times."""
+        """The ranges of the events that exist now, that the table lacks, and that were stored between these times."""
         found, view = self._look_at(event_type)
         ranges: list[LogRange] = []
         for partition, (oldest, newest) in view.oldest_and_newest_events().items():
@@ -115,18 +115,20 @@ class StoreSource:
         return ranges
 
     def first_offsets(self, event_type: EventTypeInfo, since: datetime | None = None) -> Mapping[str, str]:
-        """For each partition, the offset before the first event that there is, or that was stored then or later."""
+        """For each partition, the offset before its first event; with `since`, its first one stored then or later."""
         _, view = self._look_at(event_type)
         start = BEGIN if since is None else _time_text(since)
         return {each: str(view.resolve(Cursor(each, start))) for each in view.oldest_and_newest_events()}
 
     def last_offsets(self, event_type: EventTypeInfo) -> Mapping[str, str]:
-        """For each partition, the offset of the last event that there is."""
+        """For each partition, the offset of its last event."""
         _, view = self._look_at(event_type)
         return {partition: str(newest) for partition, (_, newest) in view.oldest_and_newest_events().items()}
 
     def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:
-        """The events of a range that streams deliver and that the table lacks, in pieces."""
+        """The events of a range, in pieces, without those that streams do not deliver. Raises `BadRead` if the stores
+        no longer have the whole range.
+        """
         found, view = self._look_at(event_type)
         start = view.resolve(Cursor(wanted.partition, wanted.after))
         partition = int(wanted.partition)
@@ -175,7 +177,7 @@ def _make_seam(positions: Iterator[tuple[str, Position]]) -> Seam:
 
 
 def behind_table(seam: Seam, partition: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The parts of these pieces that the table lacks."""
+    """The parts of these pieces that lie after the end of the table."""
     for piece in pieces:
         if not is_in_table(seam, piece.timeline.order, partition, piece.end - 1):
             following = seam.get(partition, {}).get(piece.timeline.order, 0)
@@ -183,7 +185,7 @@ def behind_table(seam: Seam, partition: int, pieces: Iterable[Piece]) -> Iterato
 
 
 def _cut(partition: str, pieces: Iterable[Piece]) -> Iterator[LogRange]:
-    """The ranges of a partition, each for one task."""
+    """Divide the pieces of a partition into ranges, each for one task."""
     for piece in pieces:
         order = piece.timeline.order
         for first in range(piece.first, piece.end, EVENTS_PER_SHARE):
@@ -192,7 +194,7 @@ def _cut(partition: str, pieces: Iterable[Piece]) -> Iterator[LogRange]:
 
 
 def pieces_between(event_type: EventType, partition: int, start: Position, last: Position) -> Iterator[Piece]:
-    """The offsets after a position up to and including another, timeline by timeline."""
+    """The offsets of a partition after `start`, up to and including `last`, as one piece for each timeline."""
     for timeline in timelines_with_partition(event_type, partition):
         if start.timeline <= timeline.order <= last.timeline:
             first = start.offset + 1 if timeline.order == start.timeline else 0

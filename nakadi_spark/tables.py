@@ -1,7 +1,7 @@
-"""The table of an event type in the state that it has now, and up to where this state has the events.
+"""Reads the current state of the table of an event type, and up to which offsets this state has the events.
 
 Iceberg's own reader takes columns with objects or lists row by row, and took 1.7 to 2.9 times as long as Spark's reader
-of Parquet. So if the table is nothing but its Parquet files, these are read: `_plain_files` says when.
+of Parquet. So Spark reads the Parquet files directly if it finds the same rows there: `_plain_files` says when.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from nakadi_spark.errors import BadRead
 from nakadi_sql.sources import Seam, seam_condition
 
 DELIVERED = "NOT coalesce(nakadi_tombstone, false) AND nakadi_directed_to IS NULL"
-"""The condition for rows that streams of the event type deliver."""
+"""The SQL condition for rows whose events streams of the event type deliver."""
 
 MAX_FILES = 2000
-"""Listing the files of a table takes a millisecond each. Iceberg alone reads tables with more."""
+"""Tables with more files than this are read by Iceberg's reader, because listing takes a millisecond for each file."""
 
 BEFORE_ALL, AFTER_ALL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class TableRows(Struct, frozen=True):
-    """Rows that streams deliver, perhaps some of other times, and the seam after which the log has further ones."""
+    """The rows to read from a table, perhaps with some of other times, and the `Seam` between table and log."""
 
     rows: DataFrame
     seam: Seam
@@ -41,9 +41,9 @@ class TableRows(Struct, frozen=True):
 def open_table(
     spark: SparkSession, path: str, said: Seam, since: datetime | None = None, until: datetime | None = None
 ) -> TableRows:
-    """The rows of a table, at least those from `since` until `until`. Raises `BadRead`.
+    """The rows of a table whose events streams deliver, at least those from `since` until `until`. Raises `BadRead`.
 
-    `said` is the seam that the source stated earlier; by now, the table may have more events.
+    `said` is the `Seam` that the source reported earlier; by now, the table may have more events.
     """
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
     java = _load(spark, path)
@@ -52,7 +52,7 @@ def open_table(
         rows = spark.read.schema(_schema_of(jvm, java, snapshot)).parquet(*files)
     else:
         rows = spark.sql(f"SELECT * FROM {path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
-    # Without the filter, Spark reads none of its columns, and can count rows without reading any.
+    # Without this filter, Spark need not read the columns of the condition, and can count rows without reading any.
     if has_files_with(java, _undelivered(jvm)):
         rows = rows.where(DELIVERED)
     seam = table_seam(Progress.read(stored_progress(java)), said)
@@ -62,7 +62,7 @@ def open_table(
 
 
 def _load(spark: SparkSession, path: str) -> Any:
-    """Iceberg's table. It is loaded once, by a call of Spark: only such calls open a catalog with the settings of this
+    """Load Iceberg's object for the table through Spark, because only Spark opens a catalog with the settings of this
     session.
     """
     relation: Any = spark.table(path)._jdf.queryExecution().analyzed().collectLeaves().head()  # noqa: SLF001  # as above
@@ -73,14 +73,14 @@ def _load(spark: SparkSession, path: str) -> Any:
 
 
 def _schema_of(jvm: Any, java: Any, snapshot: int) -> StructType:
-    """The columns of a snapshot, as Spark has them."""
+    """The columns of a snapshot, as a schema of Spark."""
     found = jvm.org.apache.iceberg.util.SnapshotUtil.schemaFor(java, snapshot)
     return StructType.fromJson(json.loads(jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(found).json()))
 
 
 def table_seam(progress: Progress, said: Seam) -> Seam | None:
-    """The seam of a state of a table with this progress; None if an older version stored the progress, which does not
-    name its timelines. Raises `BadRead`.
+    """The `Seam` of a table with this stored progress. Returns None if an older version stored the progress, without
+    the timelines of its topics. Raises `BadRead` if the table has fewer events than `said`.
     """
     if not progress.timelines.keys() >= {topic for topic, _ in progress.following}:
         return None
@@ -99,7 +99,7 @@ def table_seam(progress: Progress, said: Seam) -> Seam | None:
 
 
 def _undelivered(jvm: Any) -> Any:
-    """Iceberg's condition for the rows that streams do not deliver."""
+    """The condition, for Iceberg, for rows whose events streams do not deliver."""
     expressions = jvm.org.apache.iceberg.expressions.Expressions
     is_tombstone, is_directed = expressions.equal("nakadi_tombstone", True), expressions.notNull("nakadi_directed_to")
     return getattr(expressions, "or")(is_tombstone, is_directed)
@@ -110,10 +110,10 @@ def _pick_end(ends: str) -> str:
 
 
 def _plain_files(spark: SparkSession, java: Any, times: TimeRange) -> Sequence[str]:
-    """The files with the rows of a time, if Spark reads the same from them as Iceberg; else none.
+    """The files with the rows of a time, if Spark's own reader finds the same rows in them as Iceberg's; else none.
 
-    It does so if no row is merely marked as deleted, no column was renamed, dropped or given another type, and Spark
-    reaches the files without settings of the catalog.
+    The two find the same if no row is merely marked as deleted, no column was renamed, dropped or given another type,
+    and Spark reaches the files without settings of the catalog. There are also none if the table has too many files.
     """
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
     if int(java.currentSnapshot().summary().get("total-data-files") or MAX_FILES + 1) > MAX_FILES:
@@ -148,7 +148,7 @@ def _has_only_grown(java: Any, jvm: Any) -> bool:
 
 
 def _fields(kind: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The path, with Iceberg's numbers, and the type of each column and each member."""
+    """Each column and each member within it, as a path that contains Iceberg's field numbers, with its type."""
     match kind:
         case {"type": "struct", "fields": fields}:
             for field in fields:

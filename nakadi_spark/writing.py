@@ -1,7 +1,7 @@
-"""Writes the rows of a DataFrame as events, in batches, each by the task that has it.
+"""Publishes the rows of a DataFrame as events: each task publishes its rows, in batches.
 
-The event of a row has a member for each column. If a task runs again, its events have the same `eid` as before: an
-event type with a window of deduplication stores each of them once.
+The event of a row has a member for each column. If a task runs again, its events have the same `eid` as before, so an
+event type with deduplication stores each of them once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where rows go. `run` is the same whenever the same rows are written again.
+    """Where and how to publish rows. `run` is the same whenever the same rows are written again.
 
     Events with the same values at the paths of `key` stay in their order; without paths, all events of a task do.
     """
@@ -50,15 +50,16 @@ def write(
     key: str | Sequence[str] = (),
     run: str | None = None,
 ) -> None:
-    """Publish each row as an event, and return when all are stored. Raises `BadWrite`, and Spark's error of a task.
+    """Publish each row as an event, and return when all are stored. Raises `BadWrite`, and Spark's error if a task
+    fails.
 
-    Columns are the members of the event; one that is null is left out, and so are those that begin with `nakadi_`. The
-    column `metadata` may have metadata; missing members are generated.
+    Each column becomes a member of the event, unless its value is null or its name begins with `nakadi_`. The column
+    `metadata` may have metadata; missing members of it are generated.
 
     key    A column, or the path to a member such as `customer.id`, or several: the `partition_key_fields` of the event
            type. Rows of one key and one partition of the DataFrame are published in their order.
     run    A text that stays the same if the same rows are written again, such as the number of the batch of a stream:
-           then their events have the same `eid`. Without it, only tasks that Spark repeats write the same.
+           then their events have the same `eid`. Without it, this holds only for tasks that Spark repeats.
     """
     found = Broker(broker) if isinstance(broker, str) else broker
     target = plan_writing(found, event_type, key, run or str(uuid4()))
@@ -78,8 +79,7 @@ def plan_writing(broker: Source, event_type: str, key: str | Sequence[str], run:
 
 
 def publish_rows(target: Target, partition: int, rows: Iterable[Row]) -> int:
-    """Publish the rows of a partition, and return how many there were. Raises the error of the first one that
-    failed."""
+    """Publish the rows of a partition, and return their number. Raises the error of the first row that failed."""
     failures: list[NakadiError] = []
 
     def note_failure(delivery: Delivery) -> None:
@@ -108,7 +108,9 @@ def publish_rows(target: Target, partition: int, rows: Iterable[Row]) -> int:
 
 
 def events_of_rows(target: Target, partition: int, rows: Iterable[Row]) -> Iterator[Mapping[str, Any]]:
-    """The events of rows. An `eid` is derived from the run, the partition, the row, and its number among equal rows."""
+    """The events of rows. With metadata, an event's `eid` is derived from the run, the partition, the row, and the
+    number of equal rows before it.
+    """
     seen: Counter[bytes] = Counter()
     for row in rows:
         event = {
@@ -127,7 +129,7 @@ def _write_partition(target: Target, rows: Iterable[Row]) -> None:
 
 
 def partition_number() -> int:
-    """The partition of the DataFrame that this task has."""
+    """The number of the partition of the DataFrame that this task processes."""
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
@@ -138,7 +140,7 @@ def _members(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. Spark's moments reach Python without a zone, in the machine's zone."""
+    """The value in a form that JSON has. Spark passes times to Python in the machine's time zone, without naming it."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

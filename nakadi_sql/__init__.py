@@ -1,4 +1,4 @@
-"""SQL over events: events in the tables of the jobs, and newer events, as one table for each event type.
+"""SQL over events: each event type is one table, of the events in the jobs' tables and the newer events in the log.
 
     with HttpSource(Connection("http://localhost:8080"), print) as source:
         with ask("select count(*) from order_placed", source, FolderTables("data/tables"), Limits()) as answer:
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Spark reads the log and makes rows with this package, and does without DuckDB.
+    # Imported only when used, because `nakadi_spark` needs the rest of this package, but not DuckDB.
     if name in ("Answer", "Limits", "ask"):
         from nakadi_sql import queries  # noqa: PLC0415  # the reason stands above
 

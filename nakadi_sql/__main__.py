@@ -1,7 +1,7 @@
-"""Answers one query for a broker that does not run it itself: `python -m nakadi_sql`, which `nakadi.queries` starts.
+"""Answers one query in a separate process for a broker: `python -m nakadi_sql`, which `nakadi.queries` starts.
 
-The order comes as a line of JSON on standard input. The answer is a line with the kind of the answer, and after it the
-body of the response.
+Standard input has an `Order` as a line of JSON. Standard output gets a line with the kind of the answer and, if the
+query succeeded, the body of the response after it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from nakadi_sql.errors import NoTable, PackageMissing, TablesUnreadable
 from nakadi_sql.values import json_array
 
 OWN_MEGABYTES = 512
-"""Memory of Python, Arrow and DuckDB that DuckDB does not count."""
+"""The memory for Python and Arrow, and for those parts of DuckDB that its own limit does not count."""
 
 NICENESS = 10
-"""The broker gets the processor before queries."""
+"""How much to lower the priority of a query, so that the broker gets processor time first."""
 
 MAX_OPEN_FILES = 256
 
 
 class Order(msgspec.Struct):
-    """A query, the broker, and the limits of the query. `tables` is a place as `open_tables` takes it."""
+    """A query, the broker to read from, and the limits of the query. `tables` is the `place` for `open_tables`."""
 
     sql: str
     url: str
@@ -62,12 +62,14 @@ def main() -> None:
         said = msgspec.json.encode({"kind": kind, "detail": text}) + b"\n"
     sys.stdout.buffer.write(said)
     sys.stdout.buffer.flush()
-    # The other thread still reads, and there is nothing left to clear up.
+    # The other thread still waits in `read`, and there is nothing left to clean up.
     os._exit(0)
 
 
 def _limit_process(order: Order) -> None:
-    """Limit the resources of the process, whatever the database does. Some systems lack some of these limits."""
+    """Let the system limit the resources of the process, in addition to DuckDB's own limits. Limits that a system does
+    not support are left out.
+    """
     os.nice(NICENESS)
     megabyte = 1_000_000
     for name, most in (
@@ -82,13 +84,15 @@ def _limit_process(order: Order) -> None:
 
 
 def _end_with_parent() -> None:
-    """Runs in a thread. Nothing follows the order, so there is something to read when the parent has gone."""
+    """End this process when its parent has ended. The parent sends nothing after the order, so `read` returns only when
+    the other end of standard input is closed. This function runs in a thread.
+    """
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 
 def answer_order(order: Order) -> tuple[str, str]:
-    """The kind of the answer, and its text."""
+    """Run the query of an order. Returns the kind of the answer, and its text."""
     try:
         return "answer", _run_query(order)
     except Exception as error:  # noqa: BLE001  # the parent logs what is unknown
@@ -97,7 +101,7 @@ def answer_order(order: Order) -> tuple[str, str]:
 
 
 def _refusal(error: Exception, order: Order) -> tuple[str, str]:
-    """The kind of the answer to a query that failed, and what the caller reads."""
+    """The kind of the answer to a query that failed, and the message for the caller."""
     match error:
         case MemoryError():
             return "stopped", f"The query takes more than {order.megabytes} MB."

@@ -59,7 +59,7 @@ _KINDS_OF_DATABASE: dict[str, Kind] = {
 OWNER = Struct((Field("data_type", STRING), Field("value", STRING)))
 
 UNDELIVERED = frozenset({"nakadi_directed_to", "nakadi_tombstone"})
-"""Columns of tables that a query does not have, because streams of event types do not deliver such rows."""
+"""Columns of tables that queries do not see. They mark rows that queries leave out, as streams of event types do."""
 
 PLACE_COLUMNS = Struct(
     tuple(
@@ -68,11 +68,11 @@ PLACE_COLUMNS = Struct(
         if name not in UNDELIVERED
     )
 )
-"""The columns that say where an event is, as queries have them."""
+"""The columns of a query that the broker or the jobs add: the place of an event, its time, its key and others."""
 
 
 def database_type(kind: Kind) -> str:
-    """The type as DuckDB writes it."""
+    """The name of a type in DuckDB."""
     match kind:
         case Scalar(name) if name.startswith("decimal"):
             return f"DECIMAL({MAX_DIGITS},{decimal_scale(name)})"
@@ -125,10 +125,10 @@ def _inner_types(found: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, whatever its characters are."""
+    """Quote a name, which may contain any characters, for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_text(value: str) -> str:
-    """A text as SQL writes it."""
+    """Quote a text for SQL."""
     return "'" + value.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Events of a data folder, without a broker that others can call.
+"""Serves the events of a data folder to this process, without a broker that other processes can call.
 
     with serve_data_folder("data") as connection, HttpSource(connection, print) as source:
         ...
@@ -36,9 +36,9 @@ READ_BY_POST = frozenset({"cursors_lag", "shift_cursors"})
 
 @contextmanager
 def serve_data_folder(folder: str) -> Iterator[Connection]:
-    """The events in the data folder of a broker on this machine. Raises `BadQuery` if it has none.
+    """Serve the events in the data folder of a broker on this machine. Raises `BadQuery` if the folder has none.
 
-    As for the broker, variables such as `NAKADI_ARCHIVE` name stores that are elsewhere.
+    Environment variables such as `NAKADI_ARCHIVE` name stores outside the folder, as they do for the broker.
     """
     path = Path(folder)
     if not (path / DATA_FILE).is_file() and "NAKADI_REGISTRY" not in os.environ:
@@ -61,7 +61,7 @@ def serve_data_folder(folder: str) -> Iterator[Connection]:
 
 
 def tables_in(folder: str) -> str | None:
-    """Where the jobs put the tables of a data folder, if they have made any."""
+    """The folder in a data folder in which the jobs put tables; None if there is none yet."""
     tables = Path(folder) / "tables"
     return str(tables) if tables.is_dir() else None
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 
 class BadQuery(Exception):
-    """Raised for a query that is no query, does what queries may not, or names something that does not exist."""
+    """Raised for a query that is not valid SQL, does what queries may not, or names something that does not exist."""
 
 
 class NoTable(BadQuery):
-    """Raised if a table that the broker knows is not at the place of the tables."""
+    """Raised if a table that the broker knows is not at the given location of the tables."""
 
 
 class TablesUnreadable(BadQuery):
-    """Raised if the place of the tables does not answer, or refuses to."""
+    """Raised if the catalog or the storage of the tables cannot be reached, or refuses access."""
 
 
 class PackageMissing(BadQuery):
-    """Raised if a package that reads the tables is not installed."""
+    """Raised if a package that is needed to read the tables is not installed."""
 
 
 class QueryStopped(Exception):
-    """Raised when a query takes more time or memory than it may."""
+    """Raised when a query exceeds one of its limits of time, memory and disk."""

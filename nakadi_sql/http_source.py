@@ -36,16 +36,17 @@ BEGIN = "BEGIN"
 EVENTS_IN_PIECE = 2000
 
 MAX_SILENCES = 3
-"""After this many seconds without events, a partition counts as finished, for brokers that do not say that it is."""
+"""After this many seconds without an event, a partition counts as finished, if the broker does not report its end."""
 
 MAX_DELAY = timedelta(minutes=5)
-"""An event is stored this long after the broker received it, at most."""
+"""The longest time from the moment when the broker receives an event until it stores the event."""
 
 MAX_FAILURES = 5
 PAUSE_SECONDS = 1.0
 
 SILENT_SECONDS = 15.0
-"""The connection counts as dead after this time: the broker sends a line each second, even without events."""
+"""A stream's connection counts as broken after this time without a line: the broker sends one each second, even without
+events."""
 
 JSON_STREAM = "application/x-json-stream"
 TOO_MANY = 429
@@ -82,14 +83,14 @@ _CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """The events of a partition after a cursor, up to and including the last place."""
+    """The events of a partition after the offset `after`, up to and including the place `last`."""
 
     partition: str
     after: str
     last: _Place
 
     def has_any(self) -> bool:
-        """Whether there may be an event."""
+        """Whether the range may contain an event."""
         return self.after == BEGIN or _read_offset(self.after) < self.last
 
 
@@ -102,16 +103,18 @@ def _read_line(line: bytes) -> tuple[str, Sequence[msgspec.Raw]]:
 
 
 def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[LogRange]:
-    """The ranges from the offsets of partitions to later ones. A partition that is new begins at its beginning."""
+    """The ranges between two sets of offsets, by partition, without empty ones. A partition that `start` lacks is read
+    from its beginning.
+    """
     ranges = [LogRange(name, start.get(name, BEGIN), _read_offset(offset)) for name, offset in end.items()]
     return [each for each in ranges if each.has_any()]
 
 
 class HttpSource:
-    """The event types of a broker. `note` gets sentences about what a result may lack.
+    """Reads event types from a broker. `note` gets sentences about what a result may lack.
 
-    If a broker does not know `until`, reading a partition ends early after `silences` seconds without an event: its
-    last events may be ones that streams do not deliver.
+    If a broker does not support the member `until` of cursors, reading a partition also ends after `silences` seconds
+    without an event, because the last events of the partition may be ones that streams do not deliver.
     """
 
     def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
@@ -142,7 +145,7 @@ class HttpSource:
                 return None
             raise
         table = found.get("table") or {}
-        # A broker without these cursors does not say where its tables end.
+        # A broker that sends no cursors does not say up to which offsets its tables have the events.
         seam = _read_seam(table.get("cursors") or ())
         return EventTypeInfo(
             name=found["name"],
@@ -156,7 +159,7 @@ class HttpSource:
         )
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
-        """The events that the log has now, one partition after the other."""
+        """The events that the log has now and the table lacks, one partition after the other, in pieces."""
         for each in self.plan(event_type):
             yield from self.read(event_type, each)
 
@@ -165,8 +168,8 @@ class HttpSource:
     ) -> Sequence[LogRange]:
         """The ranges of the events that the log has now and the table lacks.
 
-        With `since` and `until`, ranges leave out events that were surely not stored between these times. This also
-        finds out whether the token may read the event type, even if the log has nothing more.
+        With `since` and `until`, ranges leave out events that were certainly not stored between these times. The
+        requests also check that the token may read the event type, even if the table lacks no events.
         """
         where = path("event-types", event_type.name)
         starts = {each["partition"]: each["offset"] for each in self._starts(event_type)}
@@ -174,7 +177,7 @@ class HttpSource:
             since_places = self._resolve(where, dict.fromkeys(starts, _time_text(since)))
             starts = {name: _later(starts[name], offset) for name, offset in since_places.items()}
         if until is not None:
-            # The ends below are compared with places, and BEGIN is none.
+            # The ends below are compared with offsets, but BEGIN cannot be compared.
             starts = self._resolve(where, starts)
         cursors = [{"partition": name, "offset": offset} for name, offset in starts.items()]
         lasts = {
@@ -189,25 +192,29 @@ class HttpSource:
         return [each for each in ranges if each.has_any()]
 
     def pin(self, event_type: EventTypeInfo, ranges: Sequence[LogRange]) -> Sequence[LogRange]:
-        """The ranges with places instead of BEGIN: reading them later fails if the log has lost events of them."""
+        """The ranges with offsets instead of BEGIN. So reading them later fails if the log has removed events of them
+        by then.
+        """
         if all(each.after != BEGIN for each in ranges):
             return ranges
         first = self.first_offsets(event_type)
         return [replace(each, after=first[each.partition]) if each.after == BEGIN else each for each in ranges]
 
     def first_offsets(self, event_type: EventTypeInfo, since: datetime | None = None) -> Mapping[str, str]:
-        """For each partition, the offset before the first event that there is, or that was stored then or later."""
+        """For each partition, the offset before its first event; with `since`, its first one stored then or later."""
         start = BEGIN if since is None else _time_text(since)
         where = path("event-types", event_type.name)
         return self._resolve(where, dict.fromkeys(self.last_offsets(event_type), start))
 
     def last_offsets(self, event_type: EventTypeInfo) -> Mapping[str, str]:
-        """For each partition, the offset of the last event that there is."""
+        """For each partition, the offset of its last event."""
         found = self._get(f"{path('event-types', event_type.name)}/partitions")
         return {each["partition"]: each["newest_available_offset"] for each in found}
 
     def _resolve(self, where: str, offsets: Mapping[str, str]) -> dict[str, str]:
-        """The partitions' offsets for BEGIN, or for a time: the offset before the first event that was stored then."""
+        """Ask the broker which offsets BEGIN, or times, mean in these partitions: each is the offset before the first
+        event, or before the first event that was stored at the time or later.
+        """
         cursors = [{"partition": name, "offset": offset, "shift": 0} for name, offset in offsets.items()]
         return {each["partition"]: each["offset"] for each in self._post(f"{where}/shifted-cursors", cursors)}
 
@@ -228,11 +235,12 @@ class HttpSource:
             yield self._add_times(event_type, piece)
 
     def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
-        """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
+        """The events of a partition after the cursor `start`, up to and including `last`, each with its place. Batches
+        have one event each, because a batch has only one offset.
 
-        The last events may be ones that streams do not deliver, such as tombstones. A broker that knows `until` then
-        says when it has read up to the place; its empty batches before that mean nothing. Other brokers only send empty
-        batches. One empty batch does not suffice, because they also send it if their log is slow.
+        The last events may be ones that streams do not deliver, such as tombstones. A broker that supports `until`
+        reports when it has read up to that place; its empty batches before that mean nothing. Other brokers only send
+        empty batches. One empty batch is not enough to end, because they also send one while their log is slow.
         """
         bounds = {**start, "until": _offset_text(*last)}
         cursor, silences, failures = bounds, 0, 0
@@ -260,7 +268,9 @@ class HttpSource:
                 time.sleep(failures * PAUSE_SECONDS)
 
     def _stream_lines(self, where: str, cursor: _Cursor, limits: Mapping[str, int], media_type: str) -> Iterator[bytes]:
-        """The lines of a stream of one partition. Raises `Refused`; `_TryAgain` and `HTTPError` may pass."""
+        """The lines of a stream of one partition. Raises `Refused`, or `_TryAgain` and `HTTPError` for failures that
+        may be temporary.
+        """
         headers = {"Accept": media_type, "X-Nakadi-Cursors": msgspec.json.encode([cursor]).decode()}
         request = Request("GET", f"{where}/events", None, headers, {"batch_flush_timeout": 1, **limits})
         with self._api.stream(request, timeout=SILENT_SECONDS) as response:
@@ -278,10 +288,10 @@ class HttpSource:
                 raise _TryAgain("a stream without a line")
 
     def _add_times(self, event_type: EventTypeInfo, piece: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
-        """Add the times of events that do not contain when they were stored.
+        """Add the times at which events were stored, if the events themselves do not contain them.
 
-        An event with a time of its own in its metadata gets the time of the event before it in its partition: it is not
-        older than that event.
+        As a CloudEvent, an event with `metadata.occurred_at` has that time instead. So it gets the time of the event
+        before it in its partition, which was not stored later.
         """
         if event_type.category is not Category.UNDEFINED:
             return piece
@@ -299,7 +309,9 @@ class HttpSource:
         return found
 
     def _read_times(self, name: str, first: LoggedEvent, last: LoggedEvent) -> Mapping[tuple[int, int, int], datetime]:
-        """The times of the events of a partition from one to another, by place. As CloudEvents, they have a time."""
+        """The times of the events of a partition from `first` to `last`, by place. They are read as CloudEvents, which
+        have a time.
+        """
         number = last.offset - first.offset + 1 if first.timeline == last.timeline else EVENTS_IN_PIECE
         cursor = {"partition": str(first.partition), "offset": _offset_text(first.timeline, first.offset - 1)}
         limits = {"batch_limit": min(number, 500), "stream_limit": number, "stream_timeout": 30}
@@ -312,12 +324,13 @@ class HttpSource:
                 if (last.timeline, last.partition, last.offset) in times:
                     return times
         except (msgspec.MsgspecError, HTTPError, _TryAgain):
-            # Another broker, or a connection that broke: events without a time are better than none.
+            # The broker does not support CloudEvents, or the connection broke. Events without times are better than
+            # none.
             self._note(f"{name}: nakadi_time is missing where the broker did not say when it stored the events.")
         return times
 
     def _starts(self, event_type: EventTypeInfo) -> Sequence[_Cursor]:
-        """The cursors after which the partitions are read: the end of the table, or the beginning."""
+        """The cursors after which to read the partitions: the end of the table, or else the beginning of the log."""
         starts: list[_Cursor] = []
         lost, only_in_table = 0, False
         for each in self._get(f"{path('event-types', event_type.name)}/partitions"):
@@ -343,7 +356,7 @@ class HttpSource:
         return starts
 
     def _schemas(self, where: str) -> Iterator[KnownSchema]:
-        """Each version, newest first."""
+        """The versions of the schema of an event type, the newest first."""
         page = self._get(f"{where}/schemas", limit=1000)
         yield from (parse_schema(SchemaType(each["type"]), each["schema"]) for each in page["items"])
         while following := page.get("_links", {}).get("next"):
@@ -366,14 +379,16 @@ class HttpSource:
 
 
 def _has_current_state(event_type: Mapping[str, Any]) -> bool:
-    """Whether the jobs keep a table of the newest events, by the jobs' own rule."""
+    """Whether the jobs maintain a table of the newest event of each key, by the rule that the jobs use."""
     has_keys = event_type["partition_strategy"] == PartitionStrategy.HASH
     is_compacted = CleanupPolicy(event_type["cleanup_policy"]).compacts
     return is_compacted or (event_type["category"] == Category.DATA and has_keys)
 
 
 def _key_paths(event_type: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
-    """Where the log takes the keys of events from: the members for compaction, or else the ones for partitioning."""
+    """The members from which the broker takes the key of an event: the compaction key of a compacted event type, or
+    else the partition key fields. Other events have no key.
+    """
     if CleanupPolicy(event_type["cleanup_policy"]).compacts:
         return (("metadata", COMPACTION_KEY),)
     if event_type["partition_strategy"] != PartitionStrategy.HASH:
@@ -382,7 +397,9 @@ def _key_paths(event_type: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
 
 
 def _locate(text: bytes, event_type: EventTypeInfo, timeline: int, partition: int, offset: int) -> LoggedEvent:
-    """An event with its place. Its time is when the broker received it, a moment before it stored it."""
+    """An event with its place. Its time is the one at which the broker received it, shortly before storing it; None if
+    the event does not contain that time.
+    """
     metadata = None if event_type.category is Category.UNDEFINED else _read_metadata(text)
     return LoggedEvent(
         timeline=timeline,
@@ -399,7 +416,7 @@ def _read_metadata(text: bytes) -> _Metadata | None:
     try:
         return _EVENT.decode(text).metadata
     except msgspec.MsgspecError:
-        return None  # an event type without enrichment, whose publishers write what they like
+        return None  # the broker does not enrich this event type, so `metadata` may have any form
 
 
 def _key(text: bytes, paths: Sequence[tuple[str, ...]]) -> str | None:
@@ -428,7 +445,7 @@ def _read_offset(text: str) -> tuple[int, int]:
 
 
 def _is_at(offset: str, last: _Place) -> bool:
-    """Whether an offset is at a place, or after it."""
+    """Whether an offset is that of the place `last`, or a later one."""
     return offset != BEGIN and _read_offset(offset) >= last
 
 

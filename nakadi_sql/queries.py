@@ -1,8 +1,8 @@
 """Answers a query: a database in memory with the event types that the query names, and nothing else.
 
-The order matters. First the source says up to which place the tables have the events; only then `ask` chooses a state
-of each table, which has at least these. Rows after that place come from the log, and not from the table: so no event is
-missing or read twice, even if jobs write meanwhile.
+The order matters. First the source says up to which offsets the tables have the events. Only then does `ask` choose a
+state of each table, which has at least these events. Later events come from the log, and never from the table. So no
+event is missing or read twice, even if jobs write meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROWS_IN_BATCH = 1000
 INTERRUPTION_SECONDS = 0.05
 
 UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:NS|MS|S)|UHUGEINT)\b")
-"""Types for which Arrow or Python has no value, or a different one."""
+"""The DuckDB types whose values Arrow or Python cannot represent, or represents differently."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -60,10 +60,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Answer:
-    """The result of a query, which is read once. `is_cut` says that there would have been more rows.
+    """The result of a query, which can be read only once. `is_cut` says whether rows beyond the limit were left out.
 
-    `names` are the names of the columns, with a number after one that is there already, and `types` their types as
-    DuckDB writes them.
+    `names` are the names of the columns; a repeated name gets a number at its end. `types` are the names of their types
+    in DuckDB.
     """
 
     def __init__(self, database: _Database, types: list[str], reader: pa.RecordBatchReader, max_rows: int) -> None:
@@ -95,7 +95,7 @@ class Answer:
                     return
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows as Python's values. Raises `BadQuery` for a moment that Python does not know."""
+        """The rows as Python values. Raises `BadQuery` for a time that Python cannot represent."""
         for batch in self.batches():
             try:
                 rows = [*zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)]
@@ -105,7 +105,7 @@ class Answer:
 
 
 def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) -> Answer:
-    """Run a query over event types. Raises `BadQuery`, `QueryStopped`, and what the source raises."""
+    """Run a query over event types. Raises `BadQuery`, `QueryStopped`, and the errors of the source."""
     database = _Database(limits)
     try:
         names = database.names_in(query)
@@ -128,7 +128,9 @@ class _Wanted(Struct, frozen=True):
 
 
 def _find(source: EventSource, name: str) -> _Wanted:
-    """The event type that a query means by the name of a table. Raises `BadQuery`."""
+    """The event type that a query means by the name of a table, and whether the name has the suffix for its newest
+    events. Raises `BadQuery`.
+    """
     base = name.removesuffix(LATEST_SUFFIX)
     try:
         return _Wanted(find_event_type(source, name))
@@ -142,7 +144,7 @@ def _find(source: EventSource, name: str) -> _Wanted:
 
 
 class _Database:
-    """A database in memory. It is interrupted at the end of its time."""
+    """A database in memory. A thread interrupts its queries when the time limit has passed."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -174,7 +176,9 @@ class _Database:
         self._open.close()
 
     def _interrupt_when_due(self) -> None:
-        """Runs in a thread. An interruption is lost if nothing runs at that moment, so it is repeated until the end."""
+        """Interrupt the query when its time limit has passed. An interruption has no effect while nothing runs, so this
+        repeats it until the database is closed. It runs in a thread.
+        """
         if not self._closed.wait(self._limits.seconds):
             while not self._closed.wait(INTERRUPTION_SECONDS):
                 self._connection.interrupt()
@@ -184,7 +188,7 @@ class _Database:
             return table_names(self._connection, query)
 
     def add(self, name: str, wanted: _Wanted, source: EventSource, tables: Tables | None) -> Sequence[str]:
-        """Add an event type under the name that the query uses. Returns the folders of its tables."""
+        """Add a view of an event type under the name that the query uses. Returns the folders of its tables."""
         event_type = wanted.event_type
         # Only the broker decides whether the caller may read single events.
         has_table = event_type.table and not event_type.has_owners
@@ -211,7 +215,7 @@ class _Database:
         return folders
 
     def run(self, query: str, folders: Sequence[str]) -> tuple[list[str], pa.RecordBatchReader]:
-        """Lock the database, and run the query. It can read the files of its tables, and nothing else.
+        """Lock the database, and run the query, which can then read only files in these folders.
 
         Returns the types of the columns, and the rows.
         """
@@ -235,7 +239,7 @@ class _Database:
         except duckdb.HTTPException as error:
             raise TablesUnreadable(f"A file of a table cannot be read: {error}") from None
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            # An error while Arrow reads the result is an error of Arrow with the text of DuckDB.
+            # While Arrow reads the result, DuckDB's errors appear as errors of Arrow with DuckDB's text.
             if "INTERRUPT" in str(error):
                 raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
             if "Out of Memory" in str(error):
@@ -243,7 +247,7 @@ class _Database:
             raise BadQuery(str(error)) from None
 
     def _memory_error(self, error: Exception) -> QueryStopped:
-        """The error with the message of DuckDB, without its advice to change settings."""
+        """The error for a lack of memory, with DuckDB's message but without its advice to change settings."""
         reason = str(error).partition("Possible solutions")[0]
         return QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {reason.strip()}")
 
@@ -257,7 +261,7 @@ class _Database:
         )
 
     def _load(self, *names: str) -> None:
-        """Load extensions from their packages."""
+        """Load extensions of DuckDB from their Python packages."""
         for name in names:
             if name not in self._extensions:
                 [file] = Path(str(files(f"duckdb_extension_{name}"))).glob(f"extensions/*/{name}.duckdb_extension*")
@@ -291,7 +295,7 @@ class _Database:
 
 
 def _with_usual_types(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The result with texts instead of values that Arrow or Python would change."""
+    """The result with columns of unusual types as texts, because Arrow or Python would change their values."""
     types = [*map(str, result.types)]
     if not any(UNUSUAL_TYPE.search(each) for each in types):
         return result
@@ -313,15 +317,15 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def _find_newest(tables: Tables, event_type: EventTypeInfo) -> TableFiles | None:
-    """The table of the newest events. The job creates it after the table of all events; until then, that table supplies
-    the newest events."""
+    """The table of the newest event of each key. The job creates it after the table of all events; until then, the
+    result is None, and the newest events come from the table of all events."""
     with suppress(NoTable):
         return tables.find(event_type.table + LATEST_SUFFIX)
     return None
 
 
 def _select_newest(rows: str, *, has_operations: bool) -> str:
-    """The newest row of each key, which may be a tombstone, as SQL."""
+    """The SQL query for the newest of these rows for each key. It may be a tombstone."""
     place = ("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
     newness = ", ".join(f"{each} DESC" for each in place)
     gone = "nakadi_tombstone OR coalesce(data_op = 'D', false)" if has_operations else "nakadi_tombstone"
@@ -332,7 +336,7 @@ def _select_newest(rows: str, *, has_operations: bool) -> str:
 
 
 def _select_from_table(table: TableFiles, existing: Columns, columns: Columns, where: str) -> str:
-    """The rows of a table, with the columns of the query, as SQL."""
+    """The SQL query for the rows of a table, with the columns that all parts of the view share."""
     known = {field.name.lower(): database_type(field.kind) for field in existing.fields}
     selected = ", ".join(
         _column(field, known.get(field.name.lower())) for field in (*PLACE_COLUMNS.fields, *columns.fields)

@@ -1,7 +1,8 @@
-"""Makes rows of events, with the values that the jobs' tables would have.
+"""Turns events into rows with the values that the jobs' tables would have.
 
-A column has the value of a property if it can hold it exactly, else NULL. If the columns do not hold all of an event,
-`nakadi_event` has its text. Each value is read from its own text, so no number passes through another type.
+A column has the value of a property if the column can hold that value exactly, else NULL. If the columns do not hold
+the whole event, `nakadi_event` has its text. Each value is read from its own JSON text, so that no number is converted
+twice.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Unfit(Exception):
 
 
 class _Seen:
-    """Whether a part of the event is in no column."""
+    """Notes whether a part of the event is in no column."""
 
     __slots__ = ("lacking",)
 
@@ -70,11 +71,11 @@ class _Seen:
 
 
 Convert = Callable[[bytes, _Seen], Any]
-"""Makes a value of its JSON text. Raises `_Unfit`."""
+"""A function that converts the JSON text of a value for its column. It raises `_Unfit` if the column cannot hold it."""
 
 
 class RowMaker:
-    """Makes Arrow rows of events with the columns of an event type."""
+    """Turns events into Arrow rows with the columns of an event type."""
 
     def __init__(self, columns: Struct) -> None:
         self.columns = columns
@@ -167,12 +168,12 @@ def _structure(kind: Struct) -> Convert:
 
 
 def _field_converter(kind: Kind) -> Convert:
-    """Makes NULL of a value that the column cannot hold."""
+    """A converter for a column of this kind. It turns a value that the column cannot hold into NULL, and notes that."""
     read = _converter(kind)
 
     def convert(text: bytes, seen: _Seen) -> Any:
         if text == b"null":
-            # A missing member is NULL too, so this one would be forgotten.
+            # A missing member also becomes NULL, so the column does not show that this member exists.
             seen.lacking = True
             return None
         try:
@@ -185,7 +186,9 @@ def _field_converter(kind: Kind) -> Convert:
 
 
 def _converter_of_several_types(kind: Kind) -> Convert:
-    """A text column has the values of all types, and every other column the values of its own type."""
+    """A converter for one of the columns of a property that has several types: a text column holds the values of all
+    types, and every other column only those of its own type.
+    """
     if kind != STRING:
         return _field_converter(kind)
 
@@ -201,7 +204,9 @@ def _converter_of_several_types(kind: Kind) -> Convert:
 
 
 def _array(element: Kind) -> Convert:
-    """A list without an element would be another list, so an element that does not fit makes it NULL."""
+    """A converter for lists. If an element does not fit, the whole list does not, because a list without the element
+    would be a different list.
+    """
     read = _converter(element)
 
     def convert(text: bytes, seen: _Seen) -> list[Any]:
@@ -237,7 +242,7 @@ def _read_json(text: bytes, _seen: _Seen) -> str:
 
 
 def _well_formed(text: bytes) -> str:
-    """The text, unless it has half of a surrogate pair."""
+    """Decode a JSON text. Raises `_Unfit` if it contains half of a surrogate pair."""
     if b"\\u" in text:
         try:
             _ANY.decode(text)
@@ -269,7 +274,9 @@ def _read_double(text: bytes, _seen: _Seen) -> float:
 
 
 def _digits(number: str) -> str:
-    """The digits of a number. One with the same digits is the same: the nearest cannot be ten times as large."""
+    """The significant digits of a number. A text and the nearest float are equal if these digits are, because the two
+    numbers cannot differ by a factor of ten.
+    """
     return number.upper().partition("E")[0].replace("-", "").replace(".", "").strip("0")
 
 
@@ -306,7 +313,7 @@ def _read_moment(text: bytes, seen: _Seen) -> datetime:
 
 
 def parse_moment(moment: str) -> datetime:
-    """A moment in UTC. Raises `_Unfit`."""
+    """Parse a time in RFC 3339, and convert it to UTC. Raises `_Unfit` if Python cannot represent it."""
     try:
         return datetime.fromisoformat(moment.upper()).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Where events come from: what a query needs to know of an event type, and the events that its table lacks."""
+"""The interface through which a query gets the properties of event types, and the events that their tables lack."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from nakadi_sql.rows import LoggedEvent
 MAX_OFFSET = (1 << 63) - 1
 
 Seam = Mapping[int, Mapping[int, int]]
-"""For each partition and timeline, the offset at which reading from the log begins. The table has all events of older
-timelines, and none of newer ones.
+"""The boundary between a table and the log: for each partition, and in it for each named timeline, the first offset
+that the table lacks. Of the timelines without a name here, the table has all events of those that are older than the
+newest named one, and no events of newer ones.
 """
 
 
 class EventTypeInfo(Struct, frozen=True, kw_only=True):
-    """An event type: its schemas, oldest first, and its table; without a table, `table` is empty. With a table but
-    without a seam, a query reads all events from the log.
+    """An event type: its schemas, oldest first, and the name of its table, which is empty if there is no table. With a
+    table but an empty `seam`, a query reads all events from the log.
 
-    The key of an event consists of the values at `key_paths`; without paths, events have none.
+    The key of an event consists of the values at `key_paths`; without paths, events have no key.
 
     With `has_owners`, single events may have an owner, and the broker lets only this owner read them. With
-    `has_current_state`, the newest event of a key is its current state.
+    `has_current_state`, the newest event of a key is the current state of what the key names.
     """
 
     name: str
@@ -42,7 +43,7 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
 
 
 class EventSource(Protocol):
-    """A broker, or the data that it has left."""
+    """A source of event types and their events, such as a broker."""
 
     def names(self) -> Iterator[str]:
         """The names of all event types."""
@@ -51,7 +52,7 @@ class EventSource(Protocol):
         """An event type that may be read; None if it does not exist."""
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
-        """The events after the seam that are there now, in pieces."""
+        """The events that exist now and that the table lacks, according to `seam`, in pieces."""
 
 
 def is_in_table(seam: Seam, timeline: int, partition: int, offset: int) -> bool:
@@ -64,8 +65,8 @@ def is_in_table(seam: Seam, timeline: int, partition: int, offset: int) -> bool:
 
 
 def seam_condition(seam: Seam, pick_end: Callable[[str], str]) -> str:
-    """`is_in_table` as SQL over the columns of a table. `pick_end` takes the element of the row's partition from a list
-    of numbers, as the dialect does that.
+    """`is_in_table` as an SQL condition over the columns of a table. `pick_end` gets a list of numbers, one for each
+    partition, and returns the expression that picks the one for the row's partition in the dialect.
     """
     timelines = sorted({timeline for known in seam.values() for timeline in known})
     cases = " ".join(
@@ -76,7 +77,7 @@ def seam_condition(seam: Seam, pick_end: Callable[[str], str]) -> str:
 
 
 def _ends(seam: Seam, timeline: int) -> str:
-    """The offset up to which the table has the events of a timeline, for each partition from 0."""
+    """The first offset of a timeline that the table lacks, for each partition from 0, separated by commas."""
     ends = (
         seam[partition].get(timeline, MAX_OFFSET if timeline < max(seam[partition]) else 0) if partition in seam else 0
         for partition in range(max(seam) + 1)
@@ -87,7 +88,7 @@ def _ends(seam: Seam, timeline: int) -> str:
 def find_event_type(source: EventSource, table: str) -> EventTypeInfo:
     """The event type that a query means by the name of a table. Raises `BadQuery`.
 
-    That is the one of this name, or else the one whose table has the name.
+    That is the event type of this name, or else the one whose table has the name.
     """
     if "." in table and (found := source.find(table)):
         return found

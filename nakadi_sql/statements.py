@@ -1,7 +1,7 @@
 """Checks a query before it runs: it only reads, and only from event types.
 
-DuckDB itself parses it. Its locked database also refuses files, the network and settings. This is the first of two
-barriers, and its messages name the refused part.
+DuckDB itself parses the query. This check is the first of two barriers, and its messages name the refused part. The
+second is the locked database, which refuses access to files, the network and settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 MAX_QUERY_LENGTH = 100_000
 
 TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"})
-"""The functions that may stand in FROM. All others read something, or change it."""
+"""The functions that may be used in FROM. Others could read files or the network, or change something."""
 
 
 class TableNames(Struct, frozen=True):
     """The names of the tables that a query reads, in the spelling of the query.
 
-    `shadowed` are those that the query also defines with WITH: an event type may be meant by such a name in its own
-    definition.
+    `shadowed` are the names that the query also defines with WITH. Within its own definition, such a name may mean an
+    event type. `needed` are all other names.
     """
 
     needed: frozenset[str]
@@ -79,7 +79,7 @@ def _parse(database: DuckDBPyConnection, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object of the tree, however deep it is."""
+    """Every JSON object in the tree, at any depth."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,7 @@
 """Finds the Iceberg tables that the jobs write: for each, the metadata file that describes its current state.
 
-Such a file never changes, so it is the same state for as long as a query runs. Only finding it differs from catalog to
-catalog.
+Such a file never changes, so a query reads the same state for as long as it runs. Catalogs differ only in how this file
+is found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_HINT_BYTES = 20
 
 
 class TableFiles(Struct, frozen=True):
-    """A state of a table: the file with its description, and the folder with all of its files."""
+    """A state of a table: its metadata file, and the folder with all files of the table."""
 
     metadata: str
     folder: str
@@ -37,7 +37,7 @@ class Tables(Protocol):
     """The tables of the jobs."""
 
     def find(self, name: str) -> TableFiles:
-        """The state that a table has now. Raises `NoTable` and `TablesUnreadable`."""
+        """The current state of a table. Raises `NoTable` and `TablesUnreadable`."""
 
 
 def open_tables(place: str, database: str = "nakadi", token: str | None = None) -> Tables:
@@ -75,7 +75,7 @@ class FolderTables(Struct, frozen=True):
                 raise NoTable(
                     f"The broker knows a table that is not in {where}: --tables or NAKADI_TABLES names its place."
                 )
-            # A commit writes the hint last.
+            # A commit writes the hint last, so there may be newer metadata files than the hint names.
             while [*files.list_objects(f"{table}/metadata/v{number + 1}.metadata.json")]:
                 number += 1
         return _files_at(f"{place.rstrip('/')}/{table}/metadata/v{number}.metadata.json")
@@ -129,7 +129,7 @@ class GlueTables(Struct, frozen=True):
 
 
 def _files_at(metadata: str) -> TableFiles:
-    """The files of a table whose description is at this URL or path."""
+    """The files of a table whose metadata file is at this URL or path."""
     parts = urlsplit(metadata)
     local = parts.path if parts.scheme == "file" else metadata
     place = local.replace("s3a://", "s3://", 1)

@@ -21,7 +21,7 @@ def json_array(row: Sequence[Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a text for one cell: a list or an object as JSON, and nothing for NULL."""
+    """A value as the text of one cell: a list or an object as JSON, and NULL as an empty text."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -19,7 +19,7 @@ from nakadi.common.chores import failed_chore_counts, run_and_log_failure
 # The longest wait for an answer, in seconds. The gateway itself waits for less.
 PING_TIMEOUT_SECONDS = 60.0
 
-# Even a late round misses no commit to a table. Seeing a commit twice does not change the maximum.
+# Each round looks this far back, so that even a late round misses no commit to a table. Two may see the same commit.
 TWO_ROUNDS = timedelta(minutes=10)
 
 
@@ -31,8 +31,8 @@ def ping(url: str) -> None:
 
 
 def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
-    """Start the job that updates tables if events wait for it. Returns two numbers of seconds: how long the oldest
-    waiting event has waited, and the longest wait of the events that were added to tables since the last round.
+    """Start the job that updates tables if events have waited long enough for it. Returns two numbers of seconds: how
+    long the oldest waiting event has waited, and the greatest latency of the tables that changed within two rounds.
     """
     lags, job = broker.table_lag_monitor, broker.settings.table_job
     if lags is None or not job:
@@ -43,7 +43,7 @@ def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
 
 
 def count_table_defects(broker: BrokerServices) -> int:
-    """The number of defective events that jobs have added to tables since the last round. Late events do not count."""
+    """The number of defects of events that jobs added to tables within the last two rounds, without late events."""
     if broker.table_lag_monitor is None:
         return 0
     defects = broker.table_lag_monitor.defects(TWO_ROUNDS)

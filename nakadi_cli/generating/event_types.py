@@ -46,8 +46,8 @@ class EventTypeSchema(Struct, frozen=True):
 
     @property
     def sample_schema(self) -> dict[str, Any]:
-        """The effective schema for events that the broker would accept: the broker checks metadata more strictly than
-        the schema does.
+        """The effective schema, with the additional requirements that the broker has for metadata: events made from it
+        can be published.
         """
         schema = self.effective_schema
         if self.category is Category.UNDEFINED:

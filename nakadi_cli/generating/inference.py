@@ -105,7 +105,7 @@ class Observation:
             self._items.add(each, level + 1)
 
     def merge(self, other: Observation) -> None:
-        """Add everything that another place has counted."""
+        """Add the counts of another observation."""
         self._kinds.update(other._kinds)
         self._counts.update(other._counts)
         self._is_unknown |= other._is_unknown

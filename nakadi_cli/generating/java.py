@@ -40,7 +40,9 @@ _SCALARS = {
 def write_java(
     declarations: Declarations, package: str | None, class_name: str, *, has_native_dates: bool = False
 ) -> str:
-    """Return a file with a record for each record. Raises `BadInput` for a record that is too large for a JVM."""
+    """Return the text of a file with a Java record for each declared record. Raises `BadInput` for a record that is too
+    large for a JVM.
+    """
     writer = _Writer("OffsetDateTime" if has_native_dates else "String")
     lines = [
         "// Types of events. `nakadi types` wrote this file: do not edit it.",

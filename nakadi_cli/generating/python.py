@@ -46,7 +46,7 @@ _NAMES_OF_PYDANTIC = frozenset(
 )
 
 _NO_NAME_OF_MSGSPEC = re.compile(r'["\\\x00-\x1f]')
-# The place where a dataclass names a field's JSON member.
+# The key in the metadata of a dataclass field whose value is the name of the JSON member, as source text.
 _MEMBER_KEY = '"member"'
 
 _PYDANTIC_BASE = '''\

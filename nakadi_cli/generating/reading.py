@@ -304,7 +304,7 @@ class _Reader:
         return parts
 
     def _collect_parts(self, schema: RawSchema, parts: _Parts, *, is_certain: bool) -> None:
-        """Collect the schemas. The broker's rules ensure that this ends."""
+        """Add a schema, and those that it combines, to `parts`. The broker's rules for schemas prevent endless ones."""
         if isinstance(schema, bool):
             return
         self._spend(1)
@@ -374,7 +374,9 @@ class _Reader:
 
 
 def _used_from(root: str, declared: list[Record | Choice]) -> Iterator[Record | Choice]:
-    """The types that the root refers to, in the order of declaration: a replaced type is not needed."""
+    """The root and the types that it refers to, directly or through others, in the order of declaration. Declared types
+    that no type refers to any more are left out.
+    """
     by_name = {each.name: each for each in declared}
     used, waiting = set(), [root]
     while waiting:

@@ -145,11 +145,11 @@ def _rules_of(document: SchemaDocument) -> list[Rule]:
 
 
 def _names_in(keyword: str, value: Any, draft: Draft) -> Iterator[tuple[str, ...]]:
-    """The separate rules of a keyword: its names, or the keyword as a whole."""
+    """The separate rules of a keyword: one for each name in its value, or else one for the whole keyword."""
     if keyword in _NAMED_KEYWORDS:
         yield from ((each,) for each in value)
     elif keyword in _BOUNDS:
-        # In draft 04, it is a flag; without the flag, the bound itself still applies.
+        # In draft 04, an exclusive bound is a flag; without the flag, the bound itself still applies.
         if value is True or not isinstance(value, bool):
             yield ()
     elif keyword in ("additionalProperties", "additionalItems"):

@@ -87,7 +87,7 @@ def _require_copied(name: str, committed: Mapping[str, str], copied: Mapping[str
 
 
 def _find_uncommitted_events(source: Api, name: str, committed: Mapping[str, str]) -> frozenset[bytes]:
-    """The events after the cursors; some may not be copied yet."""
+    """The identities of the source's events after the committed offsets. Some of them may not be copied yet."""
     return frozenset(
         identity(bytes(event))[0] for batch in read_batches(source, name, committed) for event in batch.events
     )
@@ -101,7 +101,9 @@ class _Found:
 
 
 def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
-    """The offset for each partition of the target after which an uncommitted event comes first."""
+    """For each partition of the target, the offset just before its first uncommitted event; and the numbers of events
+    that wait after these offsets and of those that are delivered again.
+    """
     known = target.get(path("event-types", name, "partitions"))
     found = _Found({each["partition"]: BEGIN for each in known})
     begun: set[str] = set()

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Changes:
-    """`await changes.wait(until, now)` returns after the next `tell()`, or at that moment. Everything runs on one
+    """`await changes.wait(until, now)` returns after the next `tell()`, or at the time `until`. All callers run on one
     loop, so nothing can happen between checking the core and waiting: no change is missed.
     """
 

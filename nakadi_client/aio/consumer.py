@@ -115,7 +115,9 @@ class Consumer(Generic[Event]):
             await self._finish()
 
     async def run(self, handle: Callable[[Event], Awaitable[object]], *, attempts: int = 3) -> None:
-        """Handle events in order, until `stop` or SIGTERM; `nakadi_client.Consumer.run` describes failures."""
+        """Handle events in order, until `stop` or SIGTERM. `nakadi_client.Consumer.run` says what happens if `handle`
+        fails.
+        """
         async for batch in self:
             for event in batch:
                 await self._handle(handle, event, batch, attempts)
@@ -176,7 +178,7 @@ class Consumer(Generic[Event]):
         self._stops_on_signals = False
 
     async def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None if the caller ended it."""
+        """Wait for the next batch. Returns None when the consumer ends without an error."""
         while True:
             now = time.monotonic()
             step = self._core.work_step(now)

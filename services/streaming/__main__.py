@@ -6,7 +6,7 @@ if __name__ == "__main__":
     signals = SignalHandler()
     signals.install()
 
-    # Takes a second, in which signals may arrive.
+    # This import takes a second, in which signals may arrive.
     from nakadi.app.shutdown import exit_process
     from services.streaming.program import main
 

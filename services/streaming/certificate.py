@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nakadi-streaming")])
 
-# Clocks may differ, and no task runs for a year.
+# The validity of a certificate before and after its creation: clocks may differ, and no task runs for a year.
 BEFORE, AFTER = timedelta(days=1), timedelta(days=3650)
 
 

@@ -19,7 +19,7 @@ from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
 
-# The gateway itself answers the usual path, and forwards this one.
+# The gateway itself answers `/health`, and forwards this path to the streaming service.
 ASKED_BY_THE_GATEWAY, HEALTH = "/health/streams", "/health"
 REPORT_INTERVAL_SECONDS = 60.0
 
