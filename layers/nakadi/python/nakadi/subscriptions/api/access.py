@@ -1,4 +1,6 @@
-"""Who may consume a subscription: subjects that may see and read it, and are not blocked."""
+"""Who may consume a subscription: subjects that may see and read the subscription, and that no administrator has
+blocked.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """From one assignment to the next: which session owns a partition, and which gets it next.
 
 Sessions join and leave, and partitions change owners, but this module stores nothing. To change an assignment, a
-process reads it, gets the next one here, and writes that only if the stored one is still the one that it read; if
-another process was faster, it starts again. So two processes never give one partition to two sessions.
+process reads it, computes the next one with a function of this module, and writes the next one only if the stored
+assignment is still the one that it read; if another process was faster, it starts again. So two processes never give
+one partition to two sessions.
 
 One write moves at most `MAX_PARTITIONS_PER_WRITE` partitions; the next `with_rebalanced_partitions` moves the rest, so
 call it until it returns its input.
@@ -35,8 +36,8 @@ RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
 
 def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
-    """The assignment with one more session, and the partitions shared again; raises `Conflict` if there is no room for
-    it.
+    """The assignment with one more session, and with its partitions redistributed; raises `Conflict` if there is no
+    partition for the session.
     """
     if session.requested_partitions:
         _check_partitions_unclaimed(assignment.sessions, session.requested_partitions)
@@ -45,14 +46,14 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
     if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
-        # This session's time has ended, but the other sessions' time has not.
+        # The pending reset has timed out, so it is given up, and the session may join.
         assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
     return with_rebalanced_partitions(replace(assignment, sessions=(*assignment.sessions, session)))
 
 
 def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> Assignment:
-    """The assignment without these sessions. Their partitions go to the sessions to which they were promised, or are
-    shared again.
+    """The assignment without these sessions. Their partitions go to the sessions that wait for them, or are
+    redistributed.
     """
     staying = tuple(each for each in assignment.sessions if each.id not in session_ids)
     released = tuple(_entry_without_sessions(entry, session_ids) for entry in assignment.entries)
@@ -61,7 +62,7 @@ def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> As
 
 
 MAX_TIMED_OUT_SESSIONS = 20
-"""The number of remembered sessions that ended without a commit in time."""
+"""How many of the sessions that ended without a commit in time an assignment remembers."""
 
 
 def with_timed_out_session(assignment: Assignment, session: Session, now: datetime) -> Assignment:
@@ -71,12 +72,12 @@ def with_timed_out_session(assignment: Assignment, session: Session, now: dateti
 
 
 MAX_STANDSTILLS = 100
-"""The number of remembered partitions in which streams made no progress."""
+"""How many of the partitions in which streams made no progress an assignment remembers."""
 
 
 def with_standstills(assignment: Assignment, found: Iterable[Standstill]) -> Assignment:
-    """Record the committed positions of a session's partitions when it ends; `streams` is 1 for partitions of which it
-    had sent more events, and 0 for the others.
+    """Record the committed positions of a session's partitions when it ends; `streams` is 1 for a partition of which
+    the session had sent events beyond that position, otherwise 0.
     """
     known = {each.partition: each for each in assignment.standstills}
     for each in found:
@@ -93,12 +94,14 @@ def _with_earlier_streams(found: Standstill, before: Standstill | None) -> Stand
 
 
 def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:
-    """Tell a session to end, if it exists."""
+    """Record that a session, if it exists, has to end."""
     return _with_session_changed(assignment, session_id, lambda each: replace(each, is_leaving=True))
 
 
 def with_extension_requested(assignment: Assignment, session_id: str) -> Assignment:
-    """Request more time for a session, if it exists. All requests that it has not answered yet share one answer."""
+    """Record a request for more time for a session, if it exists. All requests that the session has not answered yet
+    share one answer.
+    """
 
     def request_extension(session: Session) -> Session:
         return replace(session, extensions_requested=session.extensions_granted + 1)
@@ -130,7 +133,7 @@ def with_rebalanced_partitions(assignment: Assignment) -> Assignment:
 def with_partitions_handed_over(
     assignment: Assignment, session: str, partitions: Collection[EventTypePartition]
 ) -> Assignment:
-    """Give the partitions that a session hands over to the sessions that wait for them."""
+    """Give these partitions, which a session hands over, to the sessions that wait for them."""
     changes = entries_handed_over(assignment.entries, session, partitions)
     return replace(
         assignment,
@@ -144,8 +147,8 @@ def with_entries(assignment: Assignment, changes: Iterable[PartitionAssignment])
 
 def is_being_reset(assignment: Assignment, now: datetime) -> bool:
     """Whether offsets are being reset. A reset that began in the future was requested before a clock was set back, and
-    does not count: its process may have ended long ago, or else notices in time, because offsets are set only while
-    there is no session.
+    is ignored: its process may have ended long ago. If it has not, it notices sessions that join, because offsets are
+    set only while there is no session.
     """
     reset = assignment.reset
     return (
@@ -160,7 +163,7 @@ def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failu
     reset = assignment.reset
     if reset is None or reset.id != reset_id:
         return assignment
-    # The request to end streams is not kept, because the next one concerns other partitions.
+    # A request that only ends streams is not remembered, because the next such request concerns other partitions.
     task = None if reset.task == SetOffsets() else reset.task
     return replace(assignment, reset=None, ended_reset=EndedReset(reset_id, now, failure, task))
 
@@ -234,7 +237,7 @@ def changes_to_rebalance(
 
 
 def entry_moved_to(entry: PartitionAssignment, session: str, live_sessions: Collection[str]) -> PartitionAssignment:
-    """The entry on its way to a session, which owns it at once if it has no live owner."""
+    """The entry with this session as next owner, or as owner at once if its present owner is not live."""
     if entry.owner is None or entry.owner == session or entry.owner not in live_sessions:
         return replace(entry, owner=session, next_owner=None)
     return replace(entry, next_owner=session)
@@ -254,7 +257,7 @@ def entries_handed_over(
 def _sessions_by_requested_partition(
     sessions: Iterable[Session], entries: Iterable[PartitionAssignment]
 ) -> Mapping[EventTypePartition, str] | None:
-    """The session that requested each partition by name; None if requests conflict."""
+    """For each partition that a session requested by name, that session; None if requests conflict."""
     there = {entry.partition for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
     for session in sessions:
@@ -289,12 +292,14 @@ def _partitions_per_session(sharing: Sequence[str], count: int) -> Mapping[str, 
 
 
 def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection[str]) -> bool:
-    """Whether all sessions of the entry are among those that share."""
+    """Whether the entry's owner, and its next owner if there is one, are among the sessions that share partitions."""
     return entry.owner in sharing and (entry.next_owner is None or entry.next_owner in sharing)
 
 
 def _entries_above_quota(entries: Sequence[PartitionAssignment], quota: int) -> Sequence[PartitionAssignment]:
-    """A session's excess entries: first those that it has not received yet, then the last ones."""
+    """The entries that a session has beyond its quota: first those that it waits for, then the last of those that it
+    owns.
+    """
     coming = [entry for entry in entries if entry.next_owner is not None]
     present = [entry for entry in entries if entry.next_owner is None]
     return [*coming, *reversed(present)][: max(0, len(entries) - quota)]

@@ -67,7 +67,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     async def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[CommitResult]:
-        """Commit for a stream. Returns, for each cursor in order, whether it moved its partition."""
+        """Commit for a stream. Return, for each cursor in order, whether it moved the offset of its partition."""
         try:
             resolved = self._resolve_for_commit(subscription_id, stream_id, cursors, subject)
             if len(resolved) > 1:
@@ -146,7 +146,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
             if entry.owner != stream_id:
                 shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
-        # The partition belonged to another session a moment ago.
+        # No reason is left: the partition belonged to another session when the commit was refused.
         return Invalid(str(_partition_not_found(resolved[0])))
 
     # Resetting
@@ -155,7 +155,8 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
         """Set offsets, backward or forward. Without cursors, only initialise the offsets."""
         found = self.subscription_repository.find(subscription_id)
         self._require_not_blocked(found, subject)
-        # The registry, not the cache, supplies the event type: the bounds that are read next belong to the current one.
+        # The registry, not the cache, supplies the event type: the bounds that are read next belong to the event type
+        # as it is now.
         resolved = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)
@@ -225,7 +226,9 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
 def commit_results_in_order(
     cursors: Sequence[tuple[EventTypePartition, Position]], committed: Mapping[EventTypePartition, Position]
 ) -> tuple[Sequence[CommitResult], Mapping[EventTypePartition, Position]]:
-    """Each cursor's result after the cursors before it, and the new position of each partition that moves."""
+    """The result of each cursor, if those before it were committed first; and the new position of each partition that
+    moves.
+    """
     reached, verdicts = dict(committed), []
     for partition, position in cursors:
         further = position > reached[partition]
@@ -250,7 +253,7 @@ def _partition_not_found(resolved: _ResolvedCursor) -> CursorError:
 
 
 def _storable_position(position: Position) -> Position:
-    """The position to store. All positions before the first event are stored as the same one."""
+    """The position to store. All positions before the first event are stored as one and the same position."""
     return Position(position.timeline, max(OFFSET_BEFORE_FIRST_EVENT, position.offset))
 
 

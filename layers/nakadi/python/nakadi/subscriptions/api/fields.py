@@ -33,7 +33,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
     found = (
         *openapi_violations("SubscriptionDraft", _body_from_draft(draft)),
         *annotation_violations(annotations),
-        # Clients see one mistake at a time in these two annotations.
+        # Only the first mistake in the two annotations for unprocessable events is reported.
         *islice(unprocessable_event_annotation_violations(annotations), 1),
         *label_violations(draft.labels or {}),
         *read_path_violations(draft),
@@ -72,10 +72,10 @@ def objective_from_draft(draft: ObjectiveDraft, now: datetime) -> Objective:
 
 
 def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:
-    """The texts that are not paths."""
+    """The violations of declared paths that are not valid paths."""
     for index, text in enumerate(draft.reads or ()):
         try:
-            # Checks against the API description report the other faults.
+            # Checks against the API description report empty and too long paths.
             if text and len(text) <= MAX_READ_PATH_CHARACTERS:
                 parse_read_path(text)
         except BadReadPath as error:
@@ -83,7 +83,7 @@ def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:
 
 
 def unprocessable_event_annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
-    """The two annotations for unprocessable events: both are set, or neither."""
+    """The violations of the two annotations for unprocessable events, of which both must be set, or neither."""
     count, policy = annotations.get(SEND_COUNT_ANNOTATION), annotations.get(POLICY_ANNOTATION)
     if count is not None:
         yield from _send_count_violations(count)
@@ -110,8 +110,8 @@ class UnprocessablePolicy(StrEnum):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """After this number of streams that ended without a commit, the broker looks for the failing event; after as many
-    more, it applies the policy to the event.
+    """What happens when consumers fail: after this number of streams that ended without a commit, the broker looks for
+    the failing event; after as many further failures of that event, it applies the policy to it.
     """
 
     kind: UnprocessablePolicy

@@ -1,10 +1,10 @@
 """Leases: which processes are alive, and therefore which sessions.
 
-A lease has an end by the clock of its holder, and that clock may be set back: then the lease lasts an hour too long, or
-has expired before it was written. So each process measures with its own steady clock how long each lease has not
-changed. A holder renews its lease long before it expires, and stops sending if it cannot: a lease that was not renewed
-for its whole length has expired, whatever its time says, and one that was renewed a moment ago has not. A lease's own
-time counts only when it is read for the first time.
+A lease has an end by the clock of its holder, and clocks may be set back: by an hour, for example, and then a lease
+would last an hour too long, or would have expired before it was written. So each process measures with its own steady
+clock how long each lease has been unchanged. A holder renews its lease long before it expires, and stops sending if it
+cannot: a lease that was not renewed for its whole length has expired, whatever its time says, and one that was renewed
+a moment ago has not. The end that a lease names is used only when the lease is read for the first time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ LEASE_DURATION = timedelta(seconds=10)
 cannot."""
 
 CLOCK_MARGIN = timedelta(seconds=2)
-"""How much later other processes regard it as dead: clocks differ, and messages take time to arrive."""
+"""How long after the end of its lease other processes still consider a process alive: clocks differ, and messages take
+time to arrive.
+"""
 
 _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
     """A lease as it was last read: `unchanged_since` is a moment on the steady clock of this process. `was_renewed`
-    says that the lease was seen to change before.
+    says that this process has seen the lease change.
     """
 
     expires_at: datetime
@@ -64,8 +66,8 @@ class LeaseWatch:
     def live_holders(self) -> Collection[str]:
         """The processes that have a lease. Raises `Unavailable`.
 
-        Neither a slow answer nor a clock that is set back meanwhile makes a lease look expired: it is compared with the
-        time before it was read, and counts as unchanged since the time after that.
+        Neither a slow answer nor a clock that is set back meanwhile makes a lease look expired: a lease is compared
+        with the time before it was read, and counts as unchanged since the time after it was read.
         """
         wall, now = self._clock.now(), self._clock.monotonic()
         leases = self._coordination.lease_expiries()

@@ -19,7 +19,7 @@ DEFAULT_PAGE_SIZE = 20
 
 
 class PageDirection(StrEnum):
-    """The side of an id on which a page lies, as the first letter of a token."""
+    """The side of an id on which a page lies, as the first letter of a page's token."""
 
     BEHIND = "F"
     FROM = "W"
@@ -43,8 +43,8 @@ class SubscriptionFilters(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPage(Struct, frozen=True, kw_only=True):
-    """`previous_page` and `next_page` are the beginnings of the neighbouring pages, as offsets or tokens; None if there
-    is no such page.
+    """`previous_page` and `next_page` say where the neighbouring pages begin, as offsets or tokens; None if there is no
+    such page.
     """
 
     items: Sequence[Subscription]

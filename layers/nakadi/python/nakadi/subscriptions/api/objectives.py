@@ -1,4 +1,4 @@
-"""Objectives of subscriptions: setting them, and how well they are met."""
+"""Objectives of subscriptions: sets them, and measures how well they are met."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class FreshnessReports(Struct, frozen=True):
             try:
                 self.registry.write(
                     PutDocument(FRESHNESS_REPORTS_KIND, subscription_id, report, expected_revision=revision),
-                    # The subscription may be deleted at this moment, and its report with it: nobody would remove a new
-                    # report.
+                    # The subscription may be deleted at this moment, and its report with it: nothing would remove a
+                    # report that is written afterwards.
                     CheckRevision(SUBSCRIPTIONS_KIND, subscription_id, expected_revision=subscription.revision),
                 )
             except ChangedMeanwhile:
@@ -155,5 +155,5 @@ def objective_after(old: Objective | None, wanted: Objective | None) -> Objectiv
         return wanted
     if replace(wanted, set_at=old.set_at) == old:
         return old
-    # Two objectives never have the same time, by which reports distinguish them.
+    # Two objectives of a subscription never have the same time, because reports distinguish them by it.
     return replace(wanted, set_at=max(wanted.set_at, old.set_at + timedelta(milliseconds=1)))

@@ -1,8 +1,9 @@
-"""Offsets that no commit sets: the first ones, the offsets of later partitions, and the ones that clients set.
+"""Offsets that no commit sets: a subscription's first offsets, those of partitions added later, and those that clients
+set.
 
-Clients request resets, and repeated deliveries of parked events. Both are possible only while no stream is open. Either
-request is recorded in the assignment as a reset with a task: what to do once no stream is open. The reset ends streams
-and keeps new ones away. Once the last session is gone, any process may carry out the task, and several may try at once:
+Clients request resets, and redrives of parked events. Both are possible only while no stream is open. Either request is
+recorded in the assignment as a reset with a task: what to do once no stream is open. The reset ends open streams and
+prevents new ones. Once the last session has ended, any process may carry out the task, and several may try at once:
 each step is written only over the assignment on which it was decided, and the last step removes the reset, so the other
 processes find it done.
 
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 Positions = Mapping[EventTypePartition, Position]
 
 
-# The number of attempts: far more than the possible number of simultaneous writers.
+# How often a write of the assignment is attempted: far more often than there can be simultaneous writers.
 ASSIGNMENT_WRITE_ATTEMPTS = 100
 
 SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
@@ -64,7 +65,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def ensure_initialised(self, subscription: Subscription) -> Assignment:
         """The assignment, with an offset for every partition. Existing offsets stay.
 
-        Raises `NotFound` if an event type of a subscription that was never streamed is gone.
+        Raises `NotFound` if the subscription was never streamed and one of its event types no longer exists.
         """
         assignment = self.coordination.assignment(subscription.id)
         if assignment.initialised:
@@ -114,8 +115,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _positions_from_initial_cursors(
         self, subscription: Subscription, event_type: EventType
     ) -> Mapping[str, Position]:
-        """The positions of the cursors. If a cursor's timeline or events are gone, reading begins at the oldest event;
-        partitions that were added since then are read from their beginning.
+        """The positions that the subscription's initial cursors name. If a cursor's timeline or events no longer exist,
+        reading begins at the oldest event. Partitions that were added since then are read from their beginning.
         """
         view = self.cursor_resolver.take_snapshot(event_type)
         beginning = view.positions_before_oldest()
@@ -131,8 +132,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _add_entries_until(
         self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]
     ) -> Assignment:
-        """Add missing entries, as many at a time as fit into one write. Other processes may do the same: then the
-        second write fails, and is decided again on the new state.
+        """Add missing entries, as many at a time as fit into one write. If another process writes meanwhile, the write
+        fails, and the missing entries are determined again.
         """
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
@@ -147,7 +148,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
 
 
 def with_next_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
-    """The assignment with entries for partitions that have none, as many as one write may add, and their positions.
+    """The assignment with entries for partitions that had none, as many as one write may add; and the positions of
+    these partitions.
 
     The last of these entries completes the initialisation of the subscription.
     """
@@ -176,15 +178,16 @@ STREAMS_NOT_ENDED_MESSAGE = (
     "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
 )
 
-# The time of a reset in addition to the longest time that a stream may wait for commits.
+# How much longer a reset may take than the longest time for which a stream may wait for commits.
 STREAM_END_MARGIN_SECONDS = 1.0
 
-# The end of a session is reported at once; dead sessions are searched for from time to time.
+# How often a waiting request looks for sessions whose process has died. Other ends of sessions are reported at once.
 DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
 RESET_OUTCOME_RETENTION = timedelta(minutes=1)
-"""How long after the end of a reset its outcome is kept, for callers that were answered before the end and repeat the
-request."""
+"""How long the outcome of an ended reset is kept, for clients that got an answer before the end and repeat the
+request.
+"""
 
 
 class ResetExecution(Struct, frozen=True, kw_only=True):
@@ -194,10 +197,12 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     leases: LeaseWatch
     clock: Clock
     plan_replays: Callable[[str, Redrive], PartitionChangeByPartition]
-    """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
+    """Returns what a redrive changes; called while no stream is open. Raises `Conflict` if the redrive is
+    impossible.
+    """
 
     def try_to_execute(self, subscription_id: str) -> Assignment:
-        """Carry out a reset, if there is one and no session is left. Returns the resulting assignment.
+        """Carry out the pending reset, if there is one and no session is left. Return the resulting assignment.
 
         Also removes sessions whose process has died.
         """
@@ -243,9 +248,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         )
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
-        """Carry out a redrive. It removes parked events, and not in the same write as the assignment, so another
-        process that did the same a moment later could remove events that a stream has parked since. So only one process
-        does it; if that process dies, the reset is given up when its time ends.
+        """Carry out a redrive. It removes parked events in other writes than that of the assignment, so a second
+        process that carried it out a moment later could remove events that a stream has parked since. So only the
+        process that claims the reset carries it out; if that process dies, the reset is given up when its time ends.
         """
         now = self.clock.now()
         if reset.is_claimed:
@@ -256,8 +261,8 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         try:
             self.coordination.replace_assignment(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
-            # Perhaps another process claimed it. If something else has changed, the next process that looks tries
-            # again.
+            # Perhaps another process has claimed the reset. If something else has changed, the next process that reads
+            # the assignment tries again.
             return self.coordination.assignment(subscription_id)
         try:
             self._write_reset(subscription_id, reset, self.plan_replays(subscription_id, task))
@@ -272,7 +277,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
     def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
         """Write as many partitions at a time as fit into one write. If this process dies in between, another one starts
-        over. This is harmless: while the reset stands, no session can move written offsets.
+        over. This is harmless: while the reset is pending, no session can move the offsets that are already written.
         """
         rest = sorted(changes)
         while True:
@@ -288,7 +293,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _write_part(
         self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool
     ) -> bool:
-        """Write a part; returns whether that succeeded or another process had carried out the reset."""
+        """Write a part of a reset. Return False if the reset is no longer pending, because another process has carried
+        it out or given it up.
+        """
         positions = {partition: position for partition, (_, position) in part.items()}
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
@@ -308,8 +315,8 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
 
 class ResetRequests(Struct, frozen=True, kw_only=True):
-    """The steps of a request: ask for a reset, and wait for its end. Without `max_wait_seconds`, a request may wait as
-    long as the longest commit timeout.
+    """The steps of a request for a reset: record the reset, and wait for its end. Without `max_wait_seconds`, a request
+    may wait as long as the longest commit timeout.
     """
 
     execution: ResetExecution
@@ -320,8 +327,8 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         self.request_and_wait(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
     def request_and_wait(self, subscription_id: str, task: ResetTask) -> None:
-        """Reset a subscription once its streams have ended. A request with the same task as a pending reset waits with
-        it, and a repetition of a request that was answered early learns its outcome.
+        """Reset a subscription once its streams have ended. A request with the same task as a pending reset waits for
+        that reset. A request that repeats one which was answered before the reset's end gets the outcome of that reset.
 
         Raises `Conflict` while a reset with another task is pending, and `StillRunning` if the caller may not wait
         longer.
@@ -331,10 +338,10 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         self._raise_if_reset_failed(subscription_id, reset_id)
 
     def close_streams(self, subscription_ids: Sequence[str]) -> None:
-        """Have the streams of several subscriptions end as if offsets were set."""
+        """Make the streams of several subscriptions end, as for a reset of offsets."""
         with_requested_reset = {}
         for each in subscription_ids:
-            # If a reset with another task is pending, streams end anyway.
+            # If a reset with another task is pending, it ends the streams.
             with suppress(Conflict):
                 with_requested_reset[each] = self.request_reset(each, SetOffsets())
         self.wait_for_running_resets(subscription_ids)
@@ -342,15 +349,17 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
             self._raise_if_reset_failed(subscription_id, reset_id)
 
     def wait_for_running_resets(self, subscription_ids: Sequence[str]) -> None:
-        """Wait for the end of the pending resets. Raises `StillRunning` if the caller may not wait any longer."""
+        """Wait for the end of all resets of these subscriptions that are pending now. Raises `StillRunning` if the
+        caller may not wait any longer.
+        """
         found = {each: self.execution.coordination.assignment(each).reset for each in subscription_ids}
         self._wait_for_resets(
             {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
         )
 
     def request_reset(self, subscription_id: str, task: ResetTask) -> str:
-        """Have a task carried out when the streams have ended; returns the id of the reset that carries it out, or has
-        done so already.
+        """Request that a task is carried out when the streams have ended. Return the id of the reset for the task: a
+        new one, a pending one, or one that has just ended.
         """
         now = self.execution.clock.now()
         expires_at = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
@@ -384,8 +393,8 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         return found if found.reset is not None and found.reset.id == reset_id else None
 
     def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
-        """Give up the pending reset if the request has waited as long as streams may take. A request that may not wait
-        that long leaves the reset to others, unless the reset's time has ended.
+        """Give up the pending resets if the request has waited as long as streams may take to end. A request that may
+        not wait that long leaves a reset to other processes, unless the reset's time has ended.
         """
         now = self.execution.clock.now()
         goes_on = False
@@ -399,12 +408,13 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
             raise StillRunning(STREAMS_NOT_ENDED_MESSAGE)
 
     def _raise_if_reset_failed(self, subscription_id: str, reset_id: str) -> None:
-        """Raise if the reset failed; the next request with the same task is another reset."""
+        """Raise if the reset failed. From now on, a request with the same task begins another reset."""
         ended = self.execution.coordination.assignment(subscription_id).ended_reset
         if ended is None or ended.id != reset_id:
-            # The reset's time ended and another one followed, or the subscription is gone.
+            # The reset's time has ended and another reset followed, or the subscription was deleted.
             raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
-        # If recording that the outcome is known fails, a repeated request only learns it again.
+        # This records that the client knows the outcome. If the write fails, a repeated request only gets the same
+        # outcome again.
         with suppress(Fault, TryLater):
             self.execution.change_assignment(
                 subscription_id, lambda assignment: without_reported_task(assignment, reset_id)
@@ -424,7 +434,8 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
 
 
 def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
-    """Add a reset for a task, unless there is one, or was one whose outcome its caller does not know.
+    """Add a reset for a task, unless one for the same task is pending, or has just ended and its client does not know
+    the outcome.
 
     Raises `Conflict` while a reset with another task is pending.
     """
@@ -435,7 +446,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
     ended = assignment.ended_reset
     if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)
-    # A moment in the future was written before a clock was set back.
+    # If the reset ended in the future, a clock was set back since, and the outcome is not recent.
     is_recent = ended.ended_at - CLOCK_MARGIN <= now < ended.ended_at + RESET_OUTCOME_RETENTION
     return assignment if is_recent else replace(assignment, reset=reset)
 

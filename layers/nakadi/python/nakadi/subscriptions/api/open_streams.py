@@ -1,8 +1,8 @@
-"""A client's requests to a stream that it has open: to end now, and for more time to commit.
+"""A client's requests to its open stream: to end now, and to allow more time for a commit.
 
 Only the process that serves a stream can do either, but any process may receive the request. So the request is written
-into the session's line of the assignment. The session finds it there, carries it out, and answers in the same place: it
-leaves the assignment, or grants the extension. The response is sent when the effect is visible.
+into the session's entry in the assignment. The session finds the request there, carries it out, and answers in the same
+place: it leaves the assignment, or grants the extension. The response is sent when the effect is visible.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
     max_wait_seconds: float | None = None
 
     def leave(self, subscription_id: str, stream_id: str, subject: Subject) -> None:
-        """End a stream, and return when its partitions are free for others. Does nothing if the stream has ended.
+        """End a stream, and return when its partitions are free for other streams. Does nothing if the stream has
+        ended.
 
         Raises `StillRunning` if the stream has not ended in time.
         """
@@ -53,7 +54,7 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         )
 
     def extend(self, subscription_id: str, stream_id: str, subject: Subject) -> datetime:
-        """Give a client more time to commit the events that it received; return when this time ends.
+        """Give a client more time to commit the events that it received; return the moment at which this time ends.
 
         Raises `NotFound` if the stream has ended, and `StillRunning` if it has not answered in time.
         """
@@ -77,14 +78,14 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         check_stream_id(stream_id)
 
     def _wait_until(self, done: Callable[[Assignment], bool], subscription_id: str, late: str) -> Assignment:
-        """Wait until the condition holds, and return the assignment. Meanwhile, sessions whose process has died are
-        removed.
+        """Wait until `done` is true for the assignment, and return the assignment. Meanwhile, sessions whose process
+        has died are removed.
         """
         news = threading.Event()
         clock, coordination = self.execution.clock, self.execution.coordination
         end = clock.monotonic() + min(MAX_WAIT_SECONDS, self.max_wait_seconds or MAX_WAIT_SECONDS)
         with ExitStack() as watch:
-            # Before the first read: later changes are reported, and read again.
+            # Listen before the first read, so that every later change is reported and read.
             watch.callback(coordination.add_change_listener(subscription_id, lambda _: news.set()))
             while not done(found := self.execution.try_to_execute(subscription_id)):
                 if clock.monotonic() >= end:
@@ -100,7 +101,7 @@ def check_stream_id(stream_id: str) -> None:
 
 
 def session_not_found_message(assignment: Assignment, stream_id: str) -> str:
-    """The message that a session does not exist, with the reason if that is recorded."""
+    """The message that a session does not exist, and the reason if the assignment records it."""
     message = f"Session with stream id {stream_id} not found"
     known = next((each for each in assignment.timed_out_sessions if each.id == stream_id), None)
     if known is None:

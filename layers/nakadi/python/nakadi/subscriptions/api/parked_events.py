@@ -1,8 +1,8 @@
-"""The parked events of a subscription: listing, skipping and redriving them.
+"""The parked events of a subscription: lists, skips and redrives them.
 
 A redrive sets the cursors of the partitions back to before the first of the events, like a reset, while no stream is
-open. Events between them were consumed or stay parked: the next stream gets the parked events, and then continues from
-the cursors.
+open. The next stream gets the redriven events, and then continues after the last position that was reached before.
+Events between these were consumed or stay parked, and are not sent again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ ParkedPartition = EventTypePartition
 OffsetsByPartition = Mapping[ParkedPartition, CommittedOffset]
 
 MAX_KEYS_PER_REDRIVE = 50
-"""How many keys a partition may have in its entry. A client that wants to redrive more keys at once can redrive all."""
+"""How many keys to redrive a partition's entry in the assignment may name. A client that wants to redrive more keys at
+once can redrive all.
+"""
 
 TOO_MANY_KEYS_MESSAGE = (
     f"More than {MAX_KEYS_PER_REDRIVE} keys are being redriven at once, wait for them or redrive all parked events"
@@ -70,7 +72,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
 
 
 class ParkedEventStatus(Struct, frozen=True):
-    """A parked event, and whether it is being sent again."""
+    """A parked event, and whether a redrive is sending it again."""
 
     parked: ParkedEventInfo
     is_being_resent: bool
@@ -120,7 +122,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         return _parked_event_status(parked, self._entries(subscription_id)), value
 
     def skip(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
-        """Remove an event for good. Once the last event of its key is removed, later events with the key are sent
+        """Remove a parked event for good. Once no event of its key is parked, later events with the key are delivered
         again.
         """
         self._require_administrator(subscription_id, subject)
@@ -129,7 +131,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         notify_streams(self.coordination, subscription_id, self.clock.now())
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
-        """Have an event sent again, with all parked events of its key, in order."""
+        """Send a parked event again, with all other parked events of its key, in order."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         self.reset_requests.request_and_wait(subscription_id, Redrive((parked.partition, parked.key)))
@@ -170,7 +172,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
 
 
 def notify_streams(coordination: Coordination, subscription_id: str, now: datetime) -> None:
-    """Have streams read the parked keys again, by giving the assignment another revision."""
+    """Make streams read the parked keys again, by giving the assignment a new revision."""
     old = coordination.assignment(subscription_id)
     try:
         coordination.replace_assignment(subscription_id, old, old, now)
@@ -187,8 +189,8 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     def plan_replays(
         self, subscription_id: str, redrive: Redrive
     ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
-        """Return the new positions of the cursors, and the entries whose replay begins there. Events that no longer
-        have a reason to be parked are removed. Raises `Conflict` if events cannot be sent.
+        """Return the new position of each cursor, and the partition's entry with the replay that begins there. This
+        also removes events that no longer have a reason to be parked. Raises `Conflict` if events cannot be sent again.
         """
         offsets = self.coordination.committed_offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
@@ -217,7 +219,9 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
-        """Raise unless the timelines of the events still exist, because a stream's commits name positions in them."""
+        """Raise unless the timelines of the events still exist, because a stream's commits name positions in these
+        timelines.
+        """
         for name, group in groupby(events, key=lambda each: each.partition.event_type):
             event_type = self.event_types.get(name)
             for each in group:
@@ -229,7 +233,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
 
 
 def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, committed: Position) -> bool:
-    """Whether an event need no longer be parked, if the cursor is at `committed` and no stream is open."""
+    """Whether an event need no longer be parked, given that the cursor is at `committed` and no stream is open."""
     if entry.replay is not None and entry.replay.includes(parked):
         return parked.position <= committed
     last_position = committed if entry.replay is None else max(committed, entry.replay.last_position)
@@ -245,7 +249,8 @@ def _planned_replay(
         return
     all_ = redrive.partition_and_key is None
     old = entry.replay
-    # Events that were already due to be sent again still are, except for keys that were parked again meanwhile.
+    # Keys that an earlier redrive was already sending again stay selected, except those that were parked again
+    # meanwhile.
     failed = {each.key for each in parked if old is not None and not old.includes(each)}
     going_on = {each.key for each in parked if old is not None and old.includes(each)} - failed
     keys = going_on | chosen
@@ -273,7 +278,7 @@ def parse_parked_event_id(parked_id: str) -> tuple[ParkedPartition, Position] | 
     if found is None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
-    # Stores hold 64 bits.
+    # Stores keep offsets in 64 bits.
     if position.offset > MAX_OFFSET:
         return None
     return ParkedPartition(found["event_type"], found["partition"]), position
@@ -316,7 +321,9 @@ class ParkedEventStore(Struct, frozen=True):
 
 
 def parking_key(key: str | None, position: Position) -> str:
-    """The key under which an event is parked. An event without a key has its own: no other event follows it."""
+    """The key under which an event is parked. An event without a key is parked under a key of its own, so no other
+    event has to follow it.
+    """
     return f"@{position}" if key is None else key
 
 

@@ -1,4 +1,4 @@
-"""The declared members of subscriptions: whether they exist, and how they have changed since the declaration."""
+"""Declared reads: whether the members exist, and how they have changed since the declaration."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_NAMED_PATHS = 10
 
 MAX_COMPARED_CHARACTERS, MAX_COMPARED_MEMBERS = 100, 1_000
 MAX_CLOSELY_COMPARED_MEMBERS = 10
-"""The number of members that are closely compared with a path. Finding the texts that two names share takes
-milliseconds; counting their letters takes a hundredth of that."""
+"""The number of members that are closely compared with a path. A close comparison of two names takes milliseconds;
+comparing only the counts of their letters takes a hundredth of that."""
 
 NO_READS_MESSAGE = "needs `reads`, which say what is to be sent"
 
@@ -45,7 +45,7 @@ def with_declaration(
     """The subscription with a draft's declaration. Raises `Violations` for members that no schema of its event types
     has.
 
-    A client that declares something again has seen the current schemas.
+    A client that repeats its declaration has seen the current schemas.
     """
     reads, versions = subscription.reads, subscription.declared_versions
     if draft.reads is not UNSET:
@@ -78,7 +78,9 @@ def _check_declared(paths: Sequence[str], event_types: Sequence[EventType]) -> N
 
 
 def _known_members(event_types: Sequence[EventType]) -> list[str]:
-    """The members that a misspelled path may mean; comparing long texts would take too long."""
+    """The members that a misspelled path may mean. Long paths are left out, because comparing them would take too
+    long.
+    """
     members = (read_path_text(path) for each in event_types for path in members_of(each))
     return list(islice((each for each in members if len(each) <= MAX_COMPARED_CHARACTERS), MAX_COMPARED_MEMBERS))
 

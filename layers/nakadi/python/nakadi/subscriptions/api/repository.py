@@ -4,8 +4,8 @@ There are four kinds of documents: the subscription; its key, which makes it the
 of its event types, by which it is found; and a mark for each event type, rewritten whenever a subscription to the event
 type begins, so that the deletion of the event type notices a subscription that begins meanwhile.
 
-Ids are in the order of creation, the newest first, so a page by offset costs as much as its own subscriptions and those
-before it.
+The order of the ids is the order of creation, the newest first, so a page by offset costs one read of its own
+subscriptions and of those before it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ COMPANION_KINDS = (SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND)
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
 
-# If there are too many lines for one write, lines are written before their subscription. If a line without a
-# subscription is older than this, the write of the subscription has failed.
+# A subscription may have too many lines, one for each event type, for one write. Then lines are written before the
+# subscription. If a line without a subscription is older than this, the write of the subscription has failed.
 MAX_CREATION_TIME = timedelta(minutes=1)
 
 KEY_TAKEN_MESSAGE = "Subscription with the same key properties already exists"
@@ -65,7 +65,7 @@ class Subscriptions:
         self._registry = registry
         self._cache = cache
         self.cached: Callable[[str], Subscription] = partial(cache.get, read_value=self.get)
-        """A subscription, possibly as it was a moment ago. Changes by this process are visible at once."""
+        """Returns a subscription, possibly as it was a moment ago. Changes by this process are visible at once."""
         self._clock = clock
 
     # Reading
@@ -81,12 +81,12 @@ class Subscriptions:
         return subscription
 
     def find_by_uniqueness_key(self, key: str) -> Subscription | None:
-        """The subscription of an application, event types and group."""
+        """The subscription with this key, which `uniqueness_key` makes of application, event types and group."""
         document = self._registry.get(SUBSCRIPTION_KEYS_KIND, key)
         return None if document is None else self.find(document.body["id"])
 
     def newest_first(self, *, after: str = "", event_type: str | None = None) -> Iterator[Subscription]:
-        """All subscriptions, or the ones of an event type, in the order of their ids, beginning after an id."""
+        """All subscriptions, or those of an event type, in the order of their ids, beginning after the id `after`."""
         if event_type is not None:
             yield from self._subscriptions_to_event_type(event_type, after)
             return
@@ -117,7 +117,8 @@ class Subscriptions:
     def add(self, subscription: Subscription, event_types: Sequence[EventType]) -> Subscription:
         """Register a subscription to event types that are unchanged since they were read.
 
-        Raises `Conflict` if one with the same key exists meanwhile, `ChangedMeanwhile` if an event type changed.
+        Raises `Conflict` if a subscription with the same key exists meanwhile, and `ChangedMeanwhile` if an event type
+        has changed.
         """
         key = PutDocument(
             SUBSCRIPTION_KEYS_KIND,
@@ -152,7 +153,7 @@ class Subscriptions:
 
     def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[DocumentChange]:
         """The changes and conditions which ensure that the event type still exists, that its deletion notices the
-        subscription, and that the subscription can be found by it.
+        subscription, and that the subscription can be found by its event type.
         """
         began = {"at": self._clock.now().isoformat()}
         return (
@@ -174,7 +175,9 @@ class Subscriptions:
         return replace(new, revision=old.revision + 1)
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove a subscription, and note the remaining state to clear; raises `ChangedMeanwhile`."""
+        """Remove a subscription, and add a note that its assignment and offsets remain to be cleared. Raises
+        `ChangedMeanwhile`.
+        """
         try:
             self._write_in_batches(changes_to_remove(subscription))
         finally:
@@ -185,7 +188,7 @@ class Subscriptions:
     def no_new_subscription_condition(self, event_type: EventType) -> DocumentChange:
         """The change that makes a write fail if a subscription to the event type has begun since.
 
-        Ask for it before looking at its subscriptions.
+        Get this change before you look for subscriptions to the event type.
         """
         document = self._registry.get(NEW_SUBSCRIPTION_MARKS_KIND, event_type.id)
         return RemoveDocument(
@@ -195,10 +198,13 @@ class Subscriptions:
         )
 
     def is_being_subscribed(self, event_type: str) -> bool:
-        """Whether a subscription to the event type may be in creation, with only a line so far."""
+        """Whether a subscription to the event type may be in the middle of its creation, so that only its line is
+        stored so far.
+        """
         now = self._clock.now()
         return any(
-            # A line with a future time was written before a clock was set back, so its age is unknown.
+            # A line whose time is more than a minute in the future was written before a clock was set back; it counts
+            # as old.
             abs(now - datetime.fromisoformat(line.body["at"])) < MAX_CREATION_TIME
             and self.find(line.key.rpartition("/")[2]) is None
             for line in self._registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
@@ -219,7 +225,7 @@ class Subscriptions:
 
 
 def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
-    """The changes that remove a subscription and note its remains; the most important ones come first."""
+    """The changes that remove a subscription and note its remaining state, the most important ones first."""
     return (
         RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected_revision=subscription.revision),
         RemoveDocument(SUBSCRIPTION_KEYS_KIND, _key_of_subscription(subscription)),
@@ -233,8 +239,8 @@ def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
 
 
 def _batches_of_changes(changes: Sequence[DocumentChange]) -> Iterator[Sequence[DocumentChange]]:
-    """The changes, divided into writes, the first changes in the last write. Each group of three, counted from the end,
-    stays together.
+    """The changes, divided into writes. The last changes come in the first write, so the subscription itself is stored
+    last. The three changes for an event type stay in one write.
     """
     while len(changes) > MAX_CHANGES_PER_WRITE:
         yield changes[-MAX_CHANGES_PER_WRITE:]
@@ -277,8 +283,8 @@ class SubscriptionIds:
     """Creates the ids of subscriptions.
 
     Each is a UUID that cannot be guessed, and is less than all earlier ones: in the order of ids, the newest
-    subscription comes first. Between processes, this holds to the millisecond. Within a process, it also holds within a
-    millisecond, for all threads, and while a clock that was set back is behind.
+    subscription comes first. For ids of different processes, this order is exact to the millisecond. Within a process,
+    it is always exact: for ids of one millisecond, for all threads, and while a clock that was set back is behind.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
-# Event types change rarely; a client that meets this many changes in a row should ask again.
+# Event types change rarely. If this many changes in a row interfere with a write, the client should repeat its request.
 SUBSCRIPTION_WRITE_ATTEMPTS = 8
 
 
@@ -60,7 +60,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     ids: SubscriptionIds = field(default_factory=SubscriptionIds)
 
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
-        """The subscription of this application, these event types and this group, and whether it is new."""
+        """Return the subscription of the draft's application, event types and group, and whether it is new."""
         check_fields(draft)
         found = self.subscription_repository.find_by_uniqueness_key(_key_of_draft(draft))
         if found is not None:
@@ -70,7 +70,8 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             try:
                 return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
-                # An event type was changed, or is gone: the next attempt shows which.
+                # An event type was changed or deleted: this raises if it was deleted, and the next attempt uses it if
+                # it was changed.
                 self._require_event_types_exist(draft)
         raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
 
@@ -89,7 +90,8 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         drafts.check_no_duplicate_attributes(draft.authorization)
         subscription = with_declaration(self._subscription_of_draft(draft), draft, event_types)
-        # Checked before the subscription is stored, because a client that may not see it could never use it.
+        # The permission is checked before the subscription is stored, because a client that may not see the
+        # subscription could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscription_repository.add(subscription, event_types)
 
@@ -209,7 +211,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         )
         event_types = [found for name in old.event_types if (found := self.event_types.find(name)) is not None]
         if draft.reads:
-            # The answer names the members of their schemas.
+            # An answer about unknown members names members of these schemas, so the client must be allowed to see them.
             for event_type in event_types:
                 self.permissions.require(Operation.VIEW, event_type.resource, subject)
         return self.subscription_repository.replace(old, with_declaration(new, draft, event_types))
@@ -252,7 +254,9 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
 
 
 class DeletedSubscriptionCleanup(Struct, frozen=True):
-    """Clears the remains of deleted subscriptions: an assignment and offsets. Running streams end when these go."""
+    """Clears what remains of deleted subscriptions: assignments and offsets. Streams that are still open end when these
+    are removed.
+    """
 
     subscription_repository: Subscriptions
     coordination: Coordination
@@ -266,19 +270,23 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
             )
 
     def clean_up(self, subscription_id: str) -> None:
-        """Clear the remains of a subscription. The note is removed last, so that nothing is forgotten."""
+        """Clear what remains of a subscription. The note about it is removed last, so that a failure leaves it for the
+        next round.
+        """
         self.coordination.remove_subscription_state(subscription_id)
         self.subscription_repository.remove_deletion_note(subscription_id)
 
     def try_to_clean_up_all(self) -> None:
-        """Clear all remains. Those that cannot be cleared now are left for the next housekeeping."""
+        """Clear what remains of all deleted subscriptions. What cannot be cleared now is left for the next
+        housekeeping.
+        """
         try:
             self.clean_up_all()
         except Fault:
             log.warning("Cleaning up deleted subscriptions failed, housekeeping will retry", exc_info=True)
 
 
-# Additional conditions for removing an event type.
+# How many changes to subscriptions fit into the write that removes an event type, beside its own changes.
 MAX_CHANGES_BESIDE_REMOVAL = 90
 
 
@@ -325,19 +333,20 @@ class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
-        """Give subscriptions that were never streamed their first offsets, while the new partitions can be
-        distinguished."""
+        """Give subscriptions that were never streamed their first offsets, while the event type does not have the new
+        partitions yet."""
         for each in self.subscription_repository.of_event_type(event_type.name):
             self.initialisation.ensure_initialised(each)
 
     def after_repartitioning(self, event_type: EventType) -> None:
-        """Have the subscriptions consume all partitions; the streams of subscriptions with new partitions end, and
+        """Make the subscriptions consume all partitions. The streams of subscriptions that get new partitions end, and
         their clients reconnect.
         """
         found = self.subscription_repository.of_event_type(event_type.name)
         extended = [each.id for each in found if self.initialisation.ensure_entries_for_event_type(each, event_type)[1]]
         self.reset_requests.close_streams(extended)
-        # An earlier request may have been answered before streams had ended.
+        # An earlier request for the same change may have been answered before its streams had ended: wait for these
+        # too.
         self.reset_requests.wait_for_running_resets([each.id for each in found])
 
     def _may_delete_subscriptions(self, subscriptions: Sequence[Subscription]) -> bool:
@@ -365,12 +374,14 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     is_authentication_on: bool = False
     """Whether clients need tokens."""
     _searched_positions: dict[str, dict[str, Position]] = field(default_factory=dict)
-    """How far the event type was searched, by its id, because a later event type may have the same name."""
+    """How far each partition was searched, by the id of the event type, because a later event type may have the same
+    name.
+    """
 
     def run(self) -> None:
         """Attach the redrive event type to the subscriptions for which its new events are tagged.
 
-        The feature that is named after this job switches it off.
+        While the feature that is named after this job is on, the job does nothing.
         """
         event_type = self.event_types.find(self.event_type_name)
         if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
@@ -396,7 +407,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         )
 
     def _attach_to_new_targets(self, event_type: EventType, partition: str) -> None:
-        """Attach the event type. After a failure, subscriptions that were checked before it are checked again."""
+        """Attach the event type to the subscriptions that new events of a partition name. After a failure, the next run
+        searches the same events again.
+        """
         named: set[str] = set()
         start = self._searched_positions[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
@@ -418,7 +431,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
-        """The subscriptions that events after a position name, slice by slice: the names in a slice, and its end."""
+        """The subscriptions that events after a position name, slice by slice: the ids that a slice names, and the
+        position of its end.
+        """
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)

@@ -50,20 +50,24 @@ log = logging.getLogger(__name__)
 
 MAX_READS_AT_ONCE = 8
 MIN_STREAMS_OF_STALLED = 3
-"""How many streams in a row have to end at the same offset. Clients that restart leave one or two."""
+"""How many streams in a row have to end at the same offset before a partition is stalled. Clients that restart leave
+one or two.
+"""
 
 HOT_PARTITION_FACTOR = 2
 """A partition is hot if more than this many times as many events wait there as in all others together."""
 
 AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
-"""How long a listing looks up ages. Each takes a read of a log, and a function has to answer within half a minute."""
+"""For how long a listing looks up the ages of events. Each look-up reads a log, and a function has to answer within
+half a minute.
+"""
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` belong to the live session that reads it.
 
     `unconsumed_events` is None before the first stream; `lag_seconds` is None if the caller did not ask for it, or the
-    log could not provide it. `unreadable` says that the next event cannot be read now; the lag needs that event.
+    log could not provide it. `unreadable` says that `lag_seconds` is unknown because the next event cannot be read now.
     """
 
     partition: str
@@ -93,8 +97,8 @@ class _AssignmentSnapshot(Struct, frozen=True):
     def is_stalled(
         self, partition: EventTypePartition, since: datetime | None, now: datetime, max_commit_seconds: float
     ) -> bool:
-        """Whether streams make no progress in a partition where events wait: several in a row have ended at its
-        present offset, or the current one has committed nothing since then, for too long."""
+        """Whether streams make no progress in a partition where events wait: several streams in a row have ended at its
+        present offset, or the current stream has committed nothing since `since`, for too long."""
         standstill, owner = self.standstills.get(partition), self.reading_session(partition)
         is_overdue = (
             owner is not None and since is not None and is_commit_overdue(owner, since, now, max_commit_seconds)
@@ -137,7 +141,8 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         """The statistics of many subscriptions, for existing event types that the subject may see.
 
         The newest positions of an event type are looked up only once. After `AGE_LOOKUP_TIMEOUT_SECONDS`, no more ages
-        are looked up. For a subscription that the subject may not see, the result has only the readers, as in `status`.
+        are looked up. If the subject may not see a subscription, its statistics have only the readers of the
+        partitions, as in `status`.
         """
         newest: dict[str, Mapping[str, Position]] = {}
         ages_until = self.clock.now() + timedelta(seconds=AGE_LOOKUP_TIMEOUT_SECONDS)
@@ -194,7 +199,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 yield event_type
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
-        """Whether a partition is stalled; the check stops as soon as it is certain that none is."""
+        """Whether a partition of the subscription is stalled. The check stops early if it is certain that none is."""
         shared = self._snapshot_without_offsets(assignment)
         if not shared.sessions and not shared.standstills:
             return False
@@ -243,7 +248,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         if offset is None:
             return found
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
-        # A commit, or a change of owner, was the last write of the offset.
+        # `changed_at` is the time of the last commit or change of owner, whichever was later.
         now = self.clock.now()
         suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now, self.max_commit_seconds)
         look = suspicious or (with_lag and unconsumed > 0)
@@ -259,7 +264,9 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
-        """The number of unconsumed events. A commit may be ahead of the newest event; then nothing waits."""
+        """The number of unconsumed events. The committed position may be beyond the newest event; then the number is
+        0.
+        """
         try:
             return max(0, positions.count_events_between(event_type, partition, committed, newest))
         except Invalid:
@@ -269,8 +276,8 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _oldest_unconsumed_stored_at(
         self, event_type: EventType, partition: str, committed: Position
     ) -> tuple[datetime | None, bool]:
-        """When the first unconsumed event was stored, or None if the log cannot say it now; and whether the log, or its
-        archive, cannot be read.
+        """When the first unconsumed event was stored, or None if that is unknown; and whether the reason is that the
+        log, or its archive, does not answer.
         """
         try:
             return self._stored_at_of_next_event(event_type, partition, committed), False
@@ -288,12 +295,12 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             end = positions.last_offset_if_closed(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
-            # The remaining events of this timeline are gone.
+            # The remaining events of this timeline no longer exist.
             position = Position(timeline.order, end)
 
 
 def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
-    """The reader of a partition; only live sessions count."""
+    """The statistics that show who reads a partition. Only live sessions count as readers."""
     owner, entry = shared.reading_session(partition), shared.entries.get(partition)
     if owner is None or entry is None:
         return PartitionStats(partition=partition.partition)
@@ -306,16 +313,17 @@ def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) 
 
 
 def is_commit_overdue(owner: Session, since: datetime, now: datetime, max_commit_seconds: float) -> bool:
-    """Whether a stream has had more time since then than it may take to send an event and get a commit.
+    """Whether a stream has had more time since `since` than it may take to send an event and get a commit.
 
-    An event waits until its batch is full or the flush timeout has passed. The stream of a sink waits for as long as
-    its receiver is down. Its commit is overdue after the longest commit timeout that a client may request.
+    An event waits until its batch is full or the flush timeout has passed. The stream of a sink may wait for commits as
+    long as the sink is down, but its commit counts as overdue after the longest commit timeout that a client may
+    request.
     """
     return now - since > timedelta(seconds=owner.flush_timeout + min(owner.commit_timeout, max_commit_seconds))
 
 
 def lag_cause(partition: PartitionStats, entry: PartitionAssignment | None, *, is_hot: bool) -> LagCause:
-    """The reason why a partition is late: the most certain one that applies."""
+    """The reason why a partition is late: of those that apply, the most certain one."""
     if entry is not None and (entry.failed_streams or entry.search_end is not None):
         return LagCause.FAILING_EVENT
     if partition.stalled:
@@ -332,13 +340,13 @@ def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int |
 
 
 def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
-    """The partitions in the order of their names as texts, which clients know: 10 comes before 2."""
+    """The partitions in the order in which clients expect them, that of their names as texts: 10 comes before 2."""
     return sorted(event_type.partitions)
 
 
 class ObjectiveFigures(Struct, frozen=True, kw_only=True):
-    """How well an objective is met, in two numbers: the burn rate of a lasting problem, and the pressure of the longest
-    waiting event. `is_shown` says whether the subscription wants the pressure as a metric of its own.
+    """How well an objective is met, in two numbers: the burn rate, and the pressure of the longest waiting event.
+    `is_shown` says whether the subscription wants the pressure as a metric of its own.
     """
 
     burn_rate: float
@@ -351,7 +359,7 @@ class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
     and `late_ids` those whose events waited longer than their objective allows. `objectives` has the figures of all
     subscriptions with an objective.
 
-    `execute_reset` carries out a reset whose process died, and which no stream has found since.
+    `execute_reset` carries out a pending reset, in case its process has died and no stream has carried it out since.
     """
 
     subscription_repository: Subscriptions

@@ -29,7 +29,7 @@ DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 # Clients give up a connection that is silent for half a minute, whatever flush timeout they requested.
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
-# The treatment of uncommitted events when the connection is gone: the session waits for commits, or not.
+# What a session does about uncommitted events after its client has disconnected: it waits for commits, or ends at once.
 DISCONNECT_CHOICES = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
 
 
@@ -52,9 +52,9 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     """The limits of a stream. Times are in seconds; 0 means no limit or no timespan.
 
     `max_uncommitted_events` is how many sent events may be uncommitted in all partitions together.
-    `max_uncommitted_per_partition` is the same for each partition; 0 means no limit. `releases_on_disconnect` ends the
-    session with its connection, and does not wait for commits. `sends_at_once` sends whatever events are ready as a
-    batch.
+    `max_uncommitted_per_partition` is the same for each partition; 0 means no limit. With `releases_on_disconnect`, the
+    session ends when its client disconnects, without waiting for commits. With `sends_at_once`, all events that are
+    ready are sent at once, in batches.
     """
 
     batch_limit: int = 1
@@ -128,7 +128,7 @@ def _refuse_unless(condition: bool, message: str) -> None:
 
 
 class SendBatch(Struct, frozen=True):
-    """Send events of a partition; `position` is the last one's."""
+    """Send events of a partition; `position` is that of the last event."""
 
     partition: EventTypePartition
     position: Position
@@ -148,7 +148,8 @@ class SendKeepAlive(Struct, frozen=True):
 
 
 class OpenPartition(Struct, frozen=True):
-    """Find out where reading continues after a position, and call `handle_opening`; this closes any open source.
+    """Find out where reading continues after a position, open a source there, and call `handle_opening`. A source of
+    the partition that is already open is closed first.
 
     With a `replay`, parked events come first.
     """
@@ -166,7 +167,9 @@ class ClosePartition(Struct, frozen=True):
 
 
 class CountConsumed(Struct, frozen=True):
-    """Count batches that the client has just committed, by their age, because the subscription has an objective."""
+    """Count the events of batches that the client has just committed, by their age. Only for subscriptions with an
+    objective.
+    """
 
     batches: tuple[ConsumedBatch, ...]
 
@@ -193,8 +196,8 @@ class FailureCountChange(Struct, frozen=True):
 
 
 class GiveUpOnEvent(Struct, frozen=True):
-    """Treat an event that consumers have repeatedly failed to process as the policy says; then it counts as
-    consumed.
+    """Apply the subscription's policy to an event that consumers have repeatedly failed to process. Then the event
+    counts as consumed.
     """
 
     partition: EventTypePartition
@@ -226,7 +229,9 @@ class ReloadParkedKeys(Struct, frozen=True):
 
 
 class EndReplay(Struct, frozen=True):
-    """All events of a replay are consumed, or parked again: remove the consumed ones."""
+    """End a replay, all of whose events are consumed or parked again, and remove the consumed ones from the parked
+    events.
+    """
 
     partition: EventTypePartition
     replay: Replay
@@ -314,7 +319,9 @@ class SessionProgress(Struct, frozen=True):
 
 
 class ProcessLease(Struct):
-    """Until when other processes consider this one alive. `valid_until` is on the steady clock of this process."""
+    """The lease under whose name other processes know this one, and its end: `valid_until` is a time of this process's
+    steady clock.
+    """
 
     process_id: str
     valid_until: float
@@ -329,10 +336,12 @@ MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 
 
 class ReadingRules(Protocol):
-    """Rules for everything that is read here; they may change at any time."""
+    """Rules for reading that apply to all streams of this process, and may change at any time."""
 
     skips_misplaced_events: bool
-    """Whether every event has to be looked at, even where none has an owner or an addressee."""
+    """Whether every event has to be checked, even in batches where no event has an event owner or is tagged for a
+    subscription.
+    """
 
 
 class SessionContext(Struct, frozen=True, kw_only=True):
@@ -345,10 +354,10 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     # The event type that the subscription receives besides its own: only events that are tagged for the subscription
     # are delivered.
     attached_event_type: str = ""
-    # Whether `is_deliverable` checks every event, and not only those that not every reader may see.
+    # Whether `is_deliverable` has to check every event, rather than only events that some readers may not see.
     filters_events: bool = False
     # Whether the subscription has an objective, so that consumed events are counted. It may gain or lose one at any
     # time.
     has_objective: Callable[[], bool] = lambda: False
-    # The bound on the bytes of events that are read and not committed; None if there is none.
+    # Limits the bytes of events that are read and not committed; None means no limit.
     memory: StreamMemory | None = None

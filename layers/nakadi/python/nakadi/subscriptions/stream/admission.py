@@ -29,7 +29,9 @@ CANNOT_CONTINUE = "Failed to continue streaming"
 
 
 class StreamAdmission(Struct, frozen=True, kw_only=True):
-    """`execute_reset` carries out a pending reset of a subscription, if no session is left."""
+    """Decides whether a client may stream a subscription. `execute_reset` carries out a pending reset of a
+    subscription, if no session is left.
+    """
 
     subscription_repository: Subscriptions
     event_types: EventTypes
@@ -40,8 +42,8 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
     def admit(
         self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject
     ) -> tuple[Subscription, Sequence[EventType]]:
-        """The subscription, which has offsets from now on, and its event types. Raises outcomes in the order of the
-        checks.
+        """Return the subscription, after giving it offsets if it had none, and its event types. The order of the checks
+        is the order of the outcomes that it raises.
         """
         subscription = self._get_subscription(subscription_id, subject)
         event_types = self._get_event_types(subscription)
@@ -57,7 +59,8 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
     def _get_subscription(self, subscription_id: str, subject: Subject) -> Subscription:
         """The subscription. A blocked client does not learn whether it exists."""
         try:
-            # Not a cached subscription: the shared state of a deleted one must not be created again.
+            # The registry is read rather than the cache, because the shared state of a deleted subscription must not be
+            # created again.
             subscription: Subscription = self.subscription_repository.get(subscription_id)
         except NotFound:
             self.permissions.require_consumer(subject, ())
@@ -95,7 +98,7 @@ def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequ
 
 
 AcceptsEvent = Callable[[bytes], bool]
-"""Whether the client of a stream wants an event, by its text."""
+"""Whether the client of a stream wants an event with this text."""
 
 
 def delivery_filter(
@@ -106,8 +109,8 @@ def delivery_filter(
     *,
     accepts: AcceptsEvent | None = None,
 ) -> IsDeliverable:
-    """The events of a subscription that a subject may see, and that the client accepts. Of an event type that is
-    `attached` to the subscription, these are only events that are tagged for it.
+    """A filter of the events that a subject may see and the client accepts. Of the event type that is `attached` to the
+    subscription, it accepts only events that are tagged for the subscription.
     """
 
     def is_deliverable(partition: EventTypePartition, record: Record) -> bool:
@@ -134,13 +137,14 @@ def names_another_event_type(partition: EventTypePartition, record: Record) -> b
     return named is not None and named != partition.event_type
 
 
-# A session opens many partitions at once, and one read of the log's bounds serves them all.
+# For how long a read of the log's bounds is used: a session opens many partitions at once, and one read serves them
+# all.
 SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
-    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading continues after
-    `resume_position`.
+    """The parked `events` are sent again. All other events up to `last_position` count as consumed, and reading
+    continues after `resume_position`.
     """
 
     events: tuple[ParkedEventInfo, ...]
@@ -164,10 +168,10 @@ class PartitionStart(Struct, frozen=True):
 class KnownEventTypes(dict[str, EventType]):
     """The event types of a stream by name, each in the newest revision that was seen.
 
-    Two parts read them independently: `PartitionStarts` when a partition is opened, and the access monitor once a
-    second. The newer revision must be used, whichever part read it: with the event type from before a move to another
-    timeline, a partition would wait for events that never come. Only the event loop writes; other threads may see the
-    older revision, as if they had read a moment earlier.
+    Two parts read event types independently: `PartitionStarts` when a partition is opened, and the access monitor once
+    a second. The newer revision must be used, whichever part read it: with an older revision, from before a move to
+    another timeline, a partition would wait for events that never come. Only the event loop writes to this mapping;
+    another thread may see an older revision, as if it had read a moment earlier.
     """
 
     def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
@@ -180,7 +184,7 @@ class KnownEventTypes(dict[str, EventType]):
         return event_distance(self.get(partition.event_type), partition, first, last)
 
     def keep_newest(self, event_type: EventType) -> EventType:
-        """The newest revision seen, including this one. Call this only on the event loop."""
+        """Keep the newer of this revision and the known one, and return it. Call this only on the event loop."""
         known = self.get(event_type.name)
         if known is not None and known.id == event_type.id and known.revision > event_type.revision:
             return known
@@ -212,7 +216,7 @@ class PartitionStarts:
                 *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
             )
         except UnusableCursor:
-            self._views.invalidate(key)  # events may have arrived since
+            self._views.invalidate(key)  # the cached bounds may be older than events that have arrived since
         return self._start_in_snapshot(
             *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
         )
@@ -245,4 +249,4 @@ def event_distance(event_type: EventType | None, partition: EventTypePartition, 
             return positions.count_events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
-    return 1  # the number is unknown, or no longer known, but some events were lost
+    return 1  # the exact number is unknown, but at least one event was lost

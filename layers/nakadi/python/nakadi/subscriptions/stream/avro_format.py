@@ -1,7 +1,8 @@
-"""Batches of a subscription's stream in Avro: each in the schema `batch.consumption`, one after the other.
+"""Batches of a subscription's stream in Avro, one after the other, each in the schema `batch.consumption`.
 
 Events are stored in JSON, so the payload of each is written by the schema that its metadata names. An event that was
-published as JSON has its JSON text as payload: the type of that schema tells readers which is which.
+published as JSON has its JSON text as payload: readers see from the type of the schema that an event names which form
+its payload has.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroVersion(Struct):
-    """The text of an Avro schema, and the writer of its payloads once somebody has needed it."""
+    """The text of an Avro schema, and the writer of its payloads, which is made at its first use."""
 
     text: str
     writer: Write | None = None
@@ -83,7 +84,7 @@ def _versions_of(event_types: EventTypes, event_type: EventType) -> Mapping[str,
 
 
 class _BatchForm(NamedTuple):
-    """The beginning of a batch, and the writers of its parts."""
+    """The bytes with which each batch begins, and the writers of its parts."""
 
     beginning: bytes
     write_cursor: Write

@@ -45,11 +45,11 @@ from nakadi.subscriptions.stream.session import SubscriptionSession
 log = logging.getLogger(__name__)
 
 ApplySessionFact = Callable[[float], Sequence[SessionAction]]
-"""The outcome of a call, as a call of the session with the current time."""
+"""The outcome of a call, as a function that passes it to the session with the current time."""
 
 
 FindStart = Callable[[EventTypePartition, Position], PartitionStart]
-"""Where to begin after the committed events. Raises `UnusableCursor` if there is no such position."""
+"""Returns where reading begins after the committed position. Raises `UnusableCursor` if there is no such position."""
 
 
 HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
@@ -59,8 +59,8 @@ HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
 class SessionCallExecutor:
     """Carries out the calls of one session. Without `parking`, no event can be parked.
 
-    It works in threads, one call at a time. Of the session, which belongs to the loop, it reads only the id; its
-    results are facts, which the driver passes to the session on the loop.
+    It works in threads, one call at a time. The session belongs to the event loop, so this class reads only its id, and
+    returns facts, which the driver passes to the session on the loop.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class SessionCallExecutor:
         session = self._session
         match call:
             case HandOverPartitions(partitions, positions):
-                # The order matters: a commit is refused as soon as the partition belongs to another session. If the
-                # second step fails, both are repeated, and earlier commits stay.
+                # The order matters: a commit is refused as soon as the partition belongs to another session. Commit
+                # first, then hand over. If the second step fails, both are repeated, and the commits stay.
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, partitions).revision
                 self._metrics.partitions_handed_over.add(len(partitions))
@@ -143,7 +143,7 @@ class SessionCallExecutor:
                 self._log_parked(call.partition, [call.event], f"{call.failed_streams} streams failed at it")
             return
         # First the event is published, then the cursor is committed: if the process dies in between, the event is
-        # published twice, but not lost. Parking, above, does both in one write.
+        # published twice, but not lost. Parking, which is done above, does both in one write.
         self._unprocessable(call)
         self._members.commit(self._session.id, {call.partition: call.event.end})
 
@@ -169,8 +169,8 @@ class SessionCallExecutor:
         )
 
     def _end_replay(self, partition: EventTypePartition, replay: Replay) -> None:
-        """Remove the consumed events, and then end the replay: after an interruption, the repeated call finds no
-        events."""
+        """Remove the consumed events, and then end the replay: if this call is interrupted and repeated, it finds no
+        events left to remove."""
         if self._parking is not None:
             self._parking.store.remove_replayed(partition, replay)
         self._members.end_replay(self._session.id, partition, replay)

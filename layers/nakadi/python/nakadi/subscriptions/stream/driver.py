@@ -1,8 +1,8 @@
 """The driver of a subscription's stream: carries facts to its session, lines to the client, and calls to the executor.
 
-Threads carry out calls, in order, while lines continue to be sent. While the driver has to wait, for a client that
-does not read or for a log, facts still reach the session, and time passes for it: other streams may be waiting for
-its partitions.
+Threads carry out calls, in order, while lines continue to be sent. While the driver waits for a client that does not
+read, or for a log, facts and the passing of time still reach the session, because other streams may be waiting for its
+partitions.
 """
 
 from __future__ import annotations
@@ -47,21 +47,23 @@ from nakadi.subscriptions.stream.session import SubscriptionSession
 log = logging.getLogger(__name__)
 
 NewCursorToken = Callable[[], object]
-"""Makes a token, whose text is sent."""
+"""Makes the token of a cursor; the text of the token is sent."""
 
 
 def random_cursor_token() -> str:
     """The text of a random UUID.
 
-    No check depends on it, so it may be easy to guess. `uuid4` would ask the operating system for each one and release
-    the interpreter for that, and a busy process would wait to get it back, once for each batch.
+    No check depends on it, so it may be easy to guess. `uuid4` would call the operating system for each UUID and
+    release the interpreter's lock for that, and in a busy process each batch would wait to get the lock back.
     """
     digits = f"{random.getrandbits(128):032x}"
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
 LineInSteps = Generator[None, None, bytes]
-"""Makes a line in steps of a few milliseconds, and returns it: between steps, other streams have their turn."""
+"""Makes a line in steps of a few milliseconds, and returns it at the end. Other streams have their turn between
+steps.
+"""
 
 MAX_STEP_BYTES = 32 * 1024
 """The largest size of the events that a step encodes, unless it encodes a single event."""
@@ -71,14 +73,14 @@ class SubscriptionFormat(Protocol):
     content_type: str
 
     def stream_opening(self, stream_id: str) -> bytes:
-        """The lines that precede all others."""
+        """The text that precedes all lines of a stream."""
 
     def encode_line(self, line: SessionLine) -> bytes | LineInSteps:
         """Encode a line. A format that processes each event does so in steps."""
 
 
 class JsonSubscriptionFormat:
-    """One JSON object per line."""
+    """Sends each line as one JSON object."""
 
     content_type = "application/x-json-stream"
 
@@ -159,14 +161,14 @@ class CloudEventSubscriptionFormat:
 MIN_CALL_RETRY_PAUSE_SECONDS = 0.1
 MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 
-# A client that commits beyond the end of the log continues if the events come at once, as in other brokers: for this
-# time, opening a partition that cannot be read is retried.
+# As in other brokers, a client that commits beyond the end of the log continues if the missing events arrive soon. So
+# an opening without a valid start is retried for this time.
 OPEN_BEYOND_END_RETRY_SECONDS = 0.5
 
 # Events that cannot be read are tried again after this pause: their part of the archive may have been repaired.
 UNREADABLE_RETRY_SECONDS = 5.0
 
-# A client that has read nothing for this long after the end of its session may still read the events sent to it.
+# How long a client that does not read may take, after the end of its session, to read what was sent to it.
 MAX_READ_AFTER_END_SECONDS = 1.0
 
 _EVENT_COUNT_OF = attrgetter("count")
@@ -176,18 +178,20 @@ OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
 class SessionCallThreads(NamedTuple):
-    """The threads that carry out calls. Opening a partition also asks the registry, which may not answer."""
+    """The threads that carry out calls. Openings have separate threads, because they also read the registry, which may
+    not answer.
+    """
 
     for_opening: Executor
     for_others: Executor
 
 
 class SubscriptionDriver(StreamDriver):
-    """When a topic is gone, `known` reads its event type again; a call of `update_event_type` or `add_fact` then
-    explains the change.
+    """When a topic no longer exists, `known` requests that its event type is read again; `update_event_type` or
+    `add_fact` then reports what has changed.
 
-    Threads carry out calls, in order, and the event loop passes each result to the session as a fact. So the session,
-    the sources and the calls that wait are only ever touched there.
+    Threads carry out calls, in order, and the event loop passes each result to the session as a fact. So only the event
+    loop uses the session, the sources and the queue of calls.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name
@@ -255,11 +259,11 @@ class SubscriptionDriver(StreamDriver):
         try:
             updates, self._updates = self._updates, []
             for event_type in updates:
-                # No copy: nothing is awaited in here, so no source is opened or closed.
+                # No copy is needed: this loop awaits nothing, so no source is opened or closed meanwhile.
                 for each, source in self._open.items():
                     if each.event_type == event_type.name:
                         source.update_event_type(event_type)
-            # A copy: while one source moves, facts arrive, which open and close others.
+            # A copy is needed: while one source moves, facts arrive that open and close other sources.
             for each, source in tuple(self._open.items()):
                 # The client may first have to read the lines that the previous fact has produced.
                 if self._buffer.is_full or self._is_encoding:
@@ -330,7 +334,7 @@ class SubscriptionDriver(StreamDriver):
             self._put_encoded(line, encoded)
             return
         self._unfinished = (line, encoded)
-        # Many short lines may come at once.
+        # Many short lines may come at once, and together they must not take longer than a step.
         if self._bytes_since_pause < MAX_STEP_BYTES:
             self._encode_step(line, encoded)
 
@@ -351,8 +355,8 @@ class SubscriptionDriver(StreamDriver):
         self._put_encoded(line, encoded)
 
     def _put_encoded(self, line: SessionLine, encoded: bytes) -> None:
-        # Sending what follows a batch that cannot be encoded would skip that batch. The session learns of it in the
-        # next round.
+        # If a batch cannot be encoded, nothing after it is sent, because the client would miss the batch. The session
+        # gets the failure in the next round.
         if self._cannot_encode:
             return
         self._buffer.put(encoded)
@@ -391,17 +395,18 @@ class SubscriptionDriver(StreamDriver):
     # Calls
 
     async def _perform_calls(self) -> None:
-        # In the order of the actions: a partition is handed over after its last commit.
+        # Calls are carried out in the order of the actions, so a partition is handed over after its last commit.
         while self._calls:
             call = self._calls.pop(0)
             try:
                 self.add_fact(await self._perform_with_retries(call))
-            except Exception as error:  # any error: the stream must not continue as if it had worked
+            except Exception as error:  # any error: the stream must not continue as if the call had succeeded
                 log.warning("The stream %s ends, because its call %s failed", self._session.id, call, exc_info=error)
                 # Later calls rely on this one.
                 self._calls.clear()
                 self.add_fact(lambda _, error=error: self._session.handle_refusal(error))  # type: ignore[misc]  # bound early
-        # Nothing was awaited since the queue was found empty, so a call that is added from now on begins a new task.
+        # There is no `await` between the last look at the queue and this line, so a call that is added from now on
+        # begins a new task.
         self._calling = None
 
     async def _perform_with_retries(self, call: SessionCall) -> ApplyFact:
@@ -429,7 +434,8 @@ class SubscriptionDriver(StreamDriver):
         if not self._session.expects_opening(opening):
             # The partition was closed or opened again during the search for the start.
             return []
-        # The event type may have changed since the start was found: no source was open that could have been updated.
+        # The event type may have changed since the start was found: there was no open source to which
+        # `update_event_type` could have passed the change.
         newest = self._known.keep_newest(start.event_type)
         self._open[opening.partition] = self._open_source(opening.partition, replace(start, event_type=newest))
         return self._session.handle_opening(opening, start.position, start.lost_events, now, start.parked_keys)
@@ -455,7 +461,7 @@ class SubscriptionDriver(StreamDriver):
     # Waiting
 
     async def _wait_unless_session_ends(self, work: Awaitable[None]) -> bool:
-        """Wait for this work while the session continues; False if the session ended first.
+        """Wait for this work while the session continues; return False if the session ended first.
 
         Nothing is written meanwhile, so no line overtakes another. The timer is set to the session's deadline.
         """

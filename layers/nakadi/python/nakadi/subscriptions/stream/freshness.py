@@ -1,7 +1,8 @@
 """Counts the events that the streams of this process consume, for the objectives of their subscriptions.
 
-Counting happens on the event loop, whenever a client commits, and costs a few additions. Threads add the counts to
-the reports now and then, and when the last stream of a subscription ends, which costs nothing if nothing was consumed.
+Counting happens on the event loop, whenever a client commits, and costs a few additions. Threads add the counts to the
+stored reports at intervals, and when the last stream of a subscription ends. A report without consumed events writes
+nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REPORT_INTERVAL_SECONDS = 15.0
 
 
 class _FollowedSubscription(Struct):
-    """A subscription with open streams here, its objective as it was known last, and the counts to report."""
+    """A subscription with open streams in this process, its last known objective, and the counts to report."""
 
     objective: Objective | None
     streams: int = 0
@@ -38,7 +39,7 @@ class FreshnessRecorder:
         self._reports = reports
         self._clock = clock
         self._metrics = metrics
-        # The event loop counts while threads report, and neither may lose a change by the other.
+        # The event loop counts while threads report, and neither may overwrite what the other has changed.
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedSubscription] = {}
 
@@ -89,7 +90,7 @@ class FreshnessRecorder:
             self._report_subscription(subscription_id, followed)
 
     def has_unreported_end(self, subscription_id: str) -> bool:
-        """Whether the last stream has ended, and counts of events that it consumed are not reported."""
+        """Whether the last stream has ended, and some counts are not reported yet."""
         with self._lock:
             followed = self._followed.get(subscription_id)
             return followed is not None and not followed.streams and bool(followed.counts)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 LEASE_RENEWAL_INTERVAL_SECONDS = lease_watch.LEASE_DURATION.total_seconds() / 4
 
-# A session that begins should not begin on a lease that is about to end.
+# How long a lease has to remain valid for a new session, so that none begins with a lease that is about to end.
 MIN_REMAINING_LEASE_SECONDS = lease_watch.LEASE_DURATION.total_seconds() / 2
 
 
@@ -30,12 +30,12 @@ class LeaseKeeper:
     """The lease of this process, and the removal of sessions whose process no longer has one.
 
     Other processes consider a lease expired a while after its own process does, so that clocks may differ by that much.
-    If a lease expired even for a moment, others may have given the partitions away: then the sessions of this process
-    end, and later sessions belong to another lease with another name.
+    If the lease expired even for a moment, other processes may have given the partitions of this process's sessions to
+    others. Then these sessions end, and later sessions belong to another lease with another name.
 
-    The lock lets one thread renew at a time; a thread that reads `_lease` without it may see the previous lease, and
-    then removes no session that it would not remove anyway. Sessions to remove are in a set whose single operations are
-    atomic; removing a session twice does no harm.
+    The lock lets one thread renew at a time. A thread that reads `_lease` without the lock may see the previous lease,
+    and then removes no more sessions than it would remove with the current one. Sessions to remove later are in a set,
+    whose single operations are atomic; removing a session twice does no harm.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class LeaseKeeper:
             self._renew_and_count()
 
     def remove_expired_sessions(self, subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
-        """Remove the sessions whose process has no lease. The assignments must have been read before: leases are read
-        once, and only if other processes have sessions there.
+        """Remove the sessions whose process has no lease. The assignments must have been read before this call, which
+        reads the leases once, and only if other processes have sessions in the assignments.
         """
         living = cache(self._leases.live_holders)
         for members, assignment in subscriptions:
-            # Another thread may renew meanwhile, perhaps under a new name. That name is in the store before it is here,
-            # so its sessions are found alive; sessions under the previous name stay until the next round.
+            # Another thread may renew meanwhile, perhaps under a new name. The store has that name before `_lease`
+            # does, so sessions with it are found alive; sessions with the previous name stay until the next round.
             others = [each for each in assignment.sessions if each.process_id != self._lease.process_id]
             dead = lease_watch.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
@@ -97,7 +97,7 @@ class LeaseKeeper:
 
     def retry_session_removals(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
         """Try again to remove the sessions that have ended."""
-        # A copy: streams that end in other threads add to it.
+        # A copy is needed, because streams that end in other threads add to the set.
         for subscription, session in tuple(self._unremoved):
             if run_and_log_failure(
                 "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
@@ -121,12 +121,12 @@ class LeaseKeeper:
             self._metrics.lease_renewals.add(1, outcome)
 
     def _prolong_lease(self) -> None:
-        # The lease counts from before the request, because the answer may have taken long.
+        # The lease begins at the time before the request, because the answer may take long.
         began = self._clock.monotonic()
         seconds = lease_watch.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_valid(began) else ProcessLease(self._new_name(), began + seconds)
         self._coordination.renew_lease(lease.process_id, self._clock.now() + lease_watch.LEASE_DURATION)
-        # A late answer does not count, because other processes could meanwhile see that there was no lease.
+        # An answer after the end of the lease is useless: other processes may meanwhile have found the lease expired.
         if lease.is_valid(self._clock.monotonic()):
             # Changed in place: the sessions that began with this lease hold the same object, and see how long it is
             # valid.
@@ -141,7 +141,9 @@ def renew_and_clean_up(
     subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]],
     members_of: Callable[[str], SubscriptionSessions],
 ) -> None:
-    """The regular work of a process for its subscriptions, whose assignments were read before."""
+    """Renew the lease, and remove sessions that have ended or expired. The assignments must have been read before this
+    call.
+    """
     keeper.renew()
     keeper.retry_session_removals(members_of)
     keeper.remove_expired_sessions(subscriptions)

@@ -49,7 +49,8 @@ from nakadi.subscriptions.stream.actions import DepartureRecord, FailureCountCha
 
 log = logging.getLogger(__name__)
 
-# With a hundred partitions, there are a hundred sessions at most, which may all join at once.
+# How often a change of the assignment is attempted. With a hundred partitions, up to a hundred sessions may join at
+# once.
 SESSION_CHANGE_ATTEMPTS = 200
 ATTEMPTS_WITHOUT_PAUSE = 3
 MAX_CONFLICT_PAUSE_SECONDS = 0.05
@@ -77,17 +78,17 @@ class SubscriptionSessions(Struct, frozen=True):
         """Add a session to the assignment. Raises `Conflict` if there is no room."""
 
         def joined(assignment: Assignment) -> Assignment:
-            # A write whose answer was lost may have been carried out: the session joins once.
+            # A write whose answer was lost may have been carried out; then the session is already there.
             if assignment.session(session.id) is not None:
                 return assignment
             return assignments.with_session(assignment, session, self.subscription_id, self.clock.now())
 
-        # First carry out a reset that waits for the last session to leave: while it is pending, this session is
-        # refused.
+        # First carry out a pending reset that waits for the last session to leave: while it is pending, no session may
+        # join.
         self._execute_reset(self.assignment())
         self._write_until_unchanged(joined)
-        # That write assigned as many partitions as it could hold. If this process dies before it has assigned the rest,
-        # the next process that reads the assignment does so: see `read_shared_state`.
+        # One write assigns only so many partitions. If this process dies before it has assigned the rest, the next
+        # process that reads the assignment assigns them: see `read_shared_state`.
         return self.rebalance()
 
     def rebalance(self) -> Assignment:
@@ -99,7 +100,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return after
 
     def remove(self, sessions: Collection[str]) -> int:
-        """Remove sessions that have ended, and return how many of them were still there."""
+        """Remove sessions that have ended, and return how many of them were still in the assignment."""
         there: set[str] = set()
 
         def without(assignment: Assignment) -> Assignment:
@@ -109,15 +110,15 @@ class SubscriptionSessions(Struct, frozen=True):
             return assignments.without_sessions(assignment, there) if there else assignment
 
         self._write_until_unchanged(without)
-        # A reset may have waited for this last session to leave. Several processes may notice that: the second one
-        # finds the reset done.
+        # A reset may have waited for this last session to leave. Several processes may notice that: all but the first
+        # find the reset done.
         self._execute_reset(self.rebalance())
         return len(there)
 
     def leave(self, session_id: str, departure: DepartureRecord) -> None:
         """Leave the assignment, and record the failures of its partitions."""
-        # The session commits while it still has the partitions: afterwards they may belong to others, and commits are
-        # refused.
+        # Commit while the session still has the partitions: afterwards they may belong to other sessions, and commits
+        # are refused.
         self.commit(session_id, departure.commit_positions)
 
         def without(assignment: Assignment) -> Assignment:
@@ -185,8 +186,8 @@ class SubscriptionSessions(Struct, frozen=True):
         )
 
     def _execute_reset(self, assignment: Assignment) -> None:
-        """Carry out a pending reset. A failure does no harm: the session has left, or may join, and the next session
-        tries the reset again, or the reset is given up when its time ends.
+        """Carry out a pending reset. A failure does no harm: the session's own change is written, the next session
+        tries the reset again, and otherwise the reset is given up when its time ends.
         """
         if assignment.reset is not None and not assignment.sessions:
             run_and_log_failure("reset", self.subscription_id, partial(self.execute_reset, self.subscription_id))
@@ -197,13 +198,14 @@ class SubscriptionSessions(Struct, frozen=True):
             old = self.assignment()
             new = decide(old)
             if new == old:
-                # Nothing is left to do: another process made the change, or an earlier attempt whose answer was lost.
+                # Nothing is left to do: another process has made the change, or an earlier attempt whose answer was
+                # lost has made it.
                 return old
             try:
                 return self.coordination.replace_assignment(self.subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
-                # The store compared the revision and wrote nothing: the changes by others stay, and the next decision
-                # considers them.
+                # The store found another revision and wrote nothing, so the next decision starts from what the other
+                # process wrote.
                 if attempt >= ATTEMPTS_WITHOUT_PAUSE:
                     self.pause(random.uniform(0, MAX_CONFLICT_PAUSE_SECONDS))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
@@ -216,13 +218,15 @@ StateListener = Callable[[SharedState], None]
 
 FULL_READ_INTERVAL_SECONDS = 60.0
 
-# The pauses between attempts to read while the store does not answer.
+# The shortest and the longest pause between attempts to read while the store does not answer.
 MIN_STATE_RETRY_PAUSE_SECONDS = 0.1
 MAX_STATE_RETRY_PAUSE_SECONDS = 5.0
 
 
 class SubscriptionWatch:
-    """Belongs to one event loop; only the store is read in threads."""
+    """Follows subscriptions for the streams of one event loop, to which this object belongs; only the store is read in
+    threads.
+    """
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -234,7 +238,7 @@ class SubscriptionWatch:
         if watched is None:
             watched = self._watched[members.subscription_id] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
-        # A read in progress began before this listener was added, and does not count for it: see `_read`.
+        # A read in progress began before this listener was added, so the listener needs another read: see `_read`.
         watched.add_change(SubscriptionChange.ASSIGNMENT)
         return lambda: self._stop_following(watched, listener)
 
@@ -254,9 +258,9 @@ class _WatchedSubscription:
     """The streams of one subscription, and the reads of its state for them.
 
     Threads of the store call `add_change`, which only notes the change and wakes the loop. On the loop, commits are
-    passed on at once. For everything else, a task reads the state. It clears the notes first: changes during the read
-    are noted again, and wait for its end. Between two reads there is no task, only a timer: most subscriptions are
-    idle.
+    passed on at once. For everything else, a task reads the state. It clears the noted changes first: changes during
+    the read are noted again, and the next read follows. Between two reads there is no task, only a timer: most
+    subscriptions are idle.
     """
 
     __slots__ = (
@@ -289,8 +293,9 @@ class _WatchedSubscription:
         self._stop: Callable[[], None] | None = None
 
     def add_change(self, change: SubscriptionChangeNotice) -> None:
-        """Note a change. May be called from any thread. The loop is woken only once until it looks, however many
-        changes there are."""
+        """Note a change. May be called from any thread. Many changes wake the loop only once until it processes
+        them.
+        """
         with self._lock:
             already_woken = bool(self._changes)
             self._changes.add(change)
@@ -299,8 +304,7 @@ class _WatchedSubscription:
                 self._loop.call_soon_threadsafe(self._process_changes)
 
     def close(self) -> None:
-        # A thread of the store that was already calling `add_change` may still wake the loop: nothing listens any
-        # longer.
+        # A thread of the store that was already calling `add_change` may still wake the loop: no listener is left.
         if self._stop is not None:
             self._stop()
         self._stop_timer()
@@ -310,7 +314,7 @@ class _WatchedSubscription:
     def _process_changes(self) -> None:
         """Pass on the moves of commits, unless something has to be read, or is being read."""
         if not self.listeners:
-            return  # it was closed after the change
+            return  # the watch was closed after the change
         with self._lock:
             # `_reading` changes only on the loop, where this code runs. While it is set, a thread uses the state
             # reader.
@@ -323,7 +327,7 @@ class _WatchedSubscription:
             self._begin_reading()
 
     def _begin_reading(self) -> None:
-        """Have the state read soon, by the running task or by a new one."""
+        """Request that the state is read soon, by the running task or by a new one."""
         self._stop_timer()
         self._is_read_due = True
         if self._task is None:
@@ -337,10 +341,11 @@ class _WatchedSubscription:
     async def _read_while_due(self) -> None:
         pause = MIN_STATE_RETRY_PAUSE_SECONDS
         while self._is_read_due:
-            # Before the notes are taken: after a later change, the state is read again.
+            # Reset before the read takes the noted changes, so that the state is read again after a later change.
             self._is_read_due = False
             try:
-                # The watch begins before the first read: changes in between are noted, and read again.
+                # The watch begins before the first read, so that changes in between are noted, and the state is read
+                # again.
                 if self._stop is None:
                     await self._watch()
                 await self._read()
@@ -355,13 +360,16 @@ class _WatchedSubscription:
                 self._is_read_due = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_STATE_RETRY_PAUSE_SECONDS)
-        # No await since no read was due: a change from now on begins a new task.
+        # There is no `await` between the last check of `_is_read_due` and this line, so a change from now on begins a
+        # new task.
         self._task = None
         if self.listeners:
             self._timer = self._loop.call_later(FULL_READ_INTERVAL_SECONDS, self._begin_reading)
 
     async def _watch(self) -> None:
-        """Have changes noted. This runs in a thread, because an engine reads its latest change."""
+        """Begin to note changes. The engine is called in a thread, because it may read the latest change from its
+        store.
+        """
         add = self.members.coordination.add_change_listener
         watching = self._loop.run_in_executor(self._threads, add, self.members.subscription_id, self.add_change)
         try:
@@ -374,19 +382,19 @@ class _WatchedSubscription:
     async def _read(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, set()
-        # Listeners that join from now on get the next state: this one may be from before they joined.
+        # Only the listeners that are here now get this state: it may be older than a listener that joins later.
         listeners = tuple(self.listeners)
         self._reading = True
         try:
             await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
-            # Put them back even if this was cancelled: unread changes must still be read.
+            # Put the changes back, even after a cancellation, because they must still be read.
             with self._lock:
                 self._changes |= changes
             raise
         finally:
             self._reading = False
-        # Some of them may have left while the thread was reading.
+        # Some listeners may have left while the thread was reading.
         self._inform_listeners(each for each in listeners if each in self.listeners)
 
     def _inform_listeners(self, listeners: Iterable[StateListener]) -> None:
@@ -411,10 +419,10 @@ class SharedStateReader:
         self._whole_at = -inf
 
     def read(self, changes: Collection[SubscriptionChangeNotice]) -> SharedState:
-        """Read everything that may have changed; without any reported change, everything."""
+        """Read the parts of the state that may have changed; without any reported change, all of it."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
-        # The time is taken before the read: changes during the read must not count as seen for a whole minute.
+        # The time is taken before the read, so that a change during the read is not missed for more than a minute.
         now = self._members.clock.monotonic()
         known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
@@ -423,11 +431,11 @@ class SharedStateReader:
         return shared
 
     def add_commits(self, changes: Collection[SubscriptionChangeNotice]) -> bool:
-        """Bring the state up to date without reading anything; False if these changes do not say enough for that.
+        """Bring the state up to date without reading anything; return False if these changes do not suffice for that.
 
         An offset only grows as long as one session owns it, so it does not matter whether a commit was already read. If
-        an offset has another owner here, then either a newer assignment, which is also reported, has that owner, or the
-        commit is an old one.
+        the known offset has another owner than the session that committed, then either the commit belongs to a newer
+        assignment, which is reported too, or the commit is an old one.
         """
         if self.shared is None or not changes or not self._is_recent():
             return False
@@ -445,13 +453,13 @@ class SharedStateReader:
         return True
 
     def _is_recent(self) -> bool:
-        """Whether the assignment was read lately."""
+        """Whether the whole state was read within the last minute."""
         return self._members.clock.monotonic() < self._whole_at + FULL_READ_INTERVAL_SECONDS
 
 
 def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:
-    """Read the state that the streams of a subscription share; the assignment of the `known` state is used without
-    reading it.
+    """Read the state that the streams of a subscription share; if there is a `known` state, its assignment is used, and
+    only the offsets are read.
 
     The assignment is read before the offsets: an offset that is newer than the assignment is recognized by its owner.
     If partitions are not shared evenly, because a process died between a change and the rebalancing after it, this call

@@ -50,15 +50,15 @@ def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iter
 
 
 class ParkingService(Struct, frozen=True):
-    """Reads and writes the parked events of a subscription for one of its sessions. Without `parks_keys` the policy
-    does not park, and no key is looked up."""
+    """Reads and writes the parked events of a subscription for one of its sessions. Without `parks_keys`, the policy
+    parks no events, and no key is looked up."""
 
     store: ParkedEventStore
     clock: Clock
     parks_keys: bool
 
     def parked_keys(self, partition: EventTypePartition, replay: Replay | None) -> frozenset[str]:
-        """The keys of parked events, without those that are sent again."""
+        """The keys of a partition's parked events, except those that a replay sends again."""
         if not self.parks_keys:
             return frozenset()
         return frozenset(
@@ -68,7 +68,7 @@ class ParkingService(Struct, frozen=True):
     def events_to_replay(
         self, partition: EventTypePartition, replay: Replay, behind: Position
     ) -> tuple[ParkedEventInfo, ...]:
-        """The events of a replay that were not consumed yet."""
+        """The events of a replay that are not consumed yet."""
         return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.includes(each))
 
     def event_value(self, parked: ParkedEventInfo) -> bytes | None:
@@ -126,7 +126,7 @@ def _parking_batches(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
         yield step
 
 
-# The number of parked events that are held in memory at a time.
+# The number of parked events that a replay holds in memory at a time.
 MAX_FETCHED_AT_ONCE = 20
 
 FETCH_RETRY_INTERVAL_SECONDS = 1.0
@@ -137,7 +137,9 @@ FetchParkedValue = Callable[[ParkedEventInfo], bytes | None]
 
 
 class ReplaySource:
-    """First the parked events, then the log's events. Events between them count as skipped."""
+    """A source that returns the parked events of a replay first, and then the events of the log. Events between these
+    count as skipped.
+    """
 
     def __init__(
         self,
@@ -206,7 +208,7 @@ class ReplaySource:
 
 
 def event_runs(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[EventRun]:
-    """Parked events as the log had them, timeline by timeline."""
+    """The runs of parked events, with the positions and keys that they had in the log, one run for each timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
@@ -218,7 +220,7 @@ def event_runs(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[Even
 
 
 def empty_run_ending_at(position: Position) -> EventRun:
-    """A run without events to send, up to a position."""
+    """A run that ends at a position and has no events to send."""
     nothing = StoredEvent(position.offset, Record(None), EPOCH)
     return EventChunk(position.timeline, position.offset, EventSlice((nothing,), position.offset + 1)).run_from_offset(
         position.offset

@@ -24,7 +24,7 @@ from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionF
 
 _EMPTY_QUEUE: deque[Any] = deque()
 """Stands for every empty queue. Nothing is ever added to this object: `queue or deque()` is a queue for additions. A
-deque takes 760 bytes, and an idle stream would have four of them for each of its partitions."""
+deque takes 760 bytes, and an idle stream would have four deques for each of its partitions."""
 
 _NO_KEYS: frozenset[str] = frozenset()
 
@@ -34,12 +34,12 @@ class EventDisposition(Enum):
 
     SEND = auto()
     SKIP = auto()
-    PARK = auto()  # because others of its key are parked
+    PARK = auto()  # because earlier events of its key are parked
 
 
 class SessionTotals(Struct):
-    """The sums over the partitions of a session. Each partition keeps its share up to date, so that an event does not
-    require a look at every partition.
+    """The sums over the partitions of a session. Each partition adds its own changes, so that a new event does not
+    require a sum over all partitions.
 
     `buffered_bytes` wait to be sent. `unsure_bytes` are the bytes of batches that are not completely committed.
     """
@@ -50,7 +50,8 @@ class SessionTotals(Struct):
 
 
 class PartitionProgress:
-    """Positions only grow here: committed <= sent <= taken. A partition that is set back gets a new object.
+    """The positions of one partition. They only grow: committed <= sent <= taken. If an offset is set back, the
+    partition gets a new object.
 
     `stored` is the committed offset as it was last read. `committed` is at least where reading began, so that no commit
     is expected for events that expired before they could be sent. `parked_keys` are the keys of parked events.
@@ -110,17 +111,17 @@ class PartitionProgress:
         self.replay_commit_requested = False
         self.flushed_at = now
         self.keep_alives = 0
-        # How many sent events are uncommitted, by their positions.
+        # How many positions of sent events are uncommitted.
         self.uncommitted = 0
         # How many events expired before they could be sent; reported once.
         self.lost_events = 0
         self.state = PartitionState.OPENING
-        # Whether the last opening was answered, also while another session waits for the partition.
+        # Whether the last opening has been answered. This may be so while another session waits for the partition.
         self.is_open = False
         self.opening_number = 0
         # The end of the client's time to commit its events, because another session waits for the partition.
         self.release_by: float | None = None
-        # The position of the event that is being dropped or parked, as the policy says.
+        # The position of the failing event that is being dropped or parked, according to the policy.
         self.dropping: Position | None = None
         self.runs: deque[EventRun] = _EMPTY_QUEUE
         self.count = 0
@@ -133,15 +134,15 @@ class PartitionProgress:
         self.keys_read_at = 0
         # Events that are being parked: their first position, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
-        # Sent batches that are not committed: the end and the size of each.
+        # Sent batches that are not completely committed: the end, the events and the size of each.
         self._unsure: deque[tuple[Position, ConsumedBatch, int]] = _EMPTY_QUEUE
         # Events that are not for this client: the positions of the event before them and of their last one.
         self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
     @property
     def may_send(self) -> bool:
-        """Whether its events may be sent: not while another session waits for it, nor while an event is being
-        parked.
+        """Whether events of this partition may be sent: not while another session waits for it, nor while an event is
+        being parked or dropped.
         """
         return self.state is PartitionState.READING
 
@@ -248,7 +249,9 @@ class PartitionProgress:
         return self.runs[0].split(1)[0]
 
     def events_due_by_timespan(self, seconds: float) -> int:
-        """How many events form a batch by age, once the newest event is later than the batch's timespan."""
+        """How many waiting events form a batch because of their age: those within the batch's timespan, once a later
+        event waits.
+        """
         if not seconds or not self.runs:
             return 0
         if self.window_end is None:
@@ -284,24 +287,24 @@ class PartitionProgress:
     # Parking and dropping
 
     def give_up(self, event: EventRun) -> None:
-        """Send nothing before this event counts as consumed."""
+        """Record that this event is being given up: nothing is sent before it counts as consumed."""
         self.dropping = event.end
         self._enter_state_after(PartitionFact.GIVEN_UP)
 
     def begin_parking(self, events: Sequence[EventRun]) -> None:
-        """Send nothing before these are parked."""
+        """Record that these events are being parked: nothing is sent before they are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
         self._parking = self._parking or deque()
         self._parking.append((events[0].end, keys))
         self._enter_state_after(PartitionFact.PARKING_BEGAN)
 
     def end_parking(self) -> None:
-        """Record that the events whose parking began first are parked."""
+        """Record the end of the earliest parking in progress: its events are parked."""
         self._parking.popleft()
         self._enter_state_after(PartitionFact.PARKED)
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
-        """Set the keys that were parked before the events that are being parked now."""
+        """Set the parked keys, without those of the events that are being parked now."""
         self.parked_keys = (
             keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys or _NO_KEYS
         )
@@ -311,7 +314,9 @@ class PartitionProgress:
     def advance_committed(
         self, stored: Position, measure_distance: MeasureDistance
     ) -> tuple[int, Sequence[ConsumedBatch]]:
-        """Record that the offset has moved forward. Returns by how many events, and which batches are now consumed."""
+        """Record that the offset has moved forward. Return by how many events it has moved, and which batches are now
+        consumed.
+        """
         before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
@@ -406,8 +411,8 @@ class PartitionProgress:
         self.size -= run.size
 
     def oldest_stored_at(self) -> datetime | None:
-        """When the oldest event that waits to be sent or committed was stored. Other threads than the one that changes
-        the queues call this, so it first copies the queues, each in one step.
+        """When the oldest event that waits to be sent or committed was stored. Threads other than the one that changes
+        the queues may call this, so it first copies each queue in one step.
         """
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
         return unsure[0][1].stored_at if unsure else waiting[0].stored_at(0) if waiting else None

@@ -28,7 +28,8 @@ class PartitionState(Enum):
     RELEASED = "released"
     """The hand-over was written.
 
-    The next assignment says whether the partition is gone, or nobody waits for it any longer.
+    The next assignment shows whether the partition now belongs to the other session, or no session waits for it any
+    longer.
     """
 
 
@@ -37,7 +38,7 @@ class PartitionFact(Enum):
 
     OPENED = "opened"
     REOPENED = "reopened"
-    """Events that were read and not sent have to be read again."""
+    """Reading has to start again, at events that were read and not sent."""
     PARKING_BEGAN = "parking began"
     PARKED = "parked"
     GIVEN_UP = "given up"
@@ -54,7 +55,7 @@ class PartitionFact(Enum):
 
 
 AT_WORK = (PartitionState.OPENING, PartitionState.READING, PartitionState.PARKING, PartitionState.DROPPING)
-"""The states of a partition that no other session waits for, and that was not handed over."""
+"""The states of a partition for which no other session waits, and which was not handed over."""
 
 
 def _table() -> Transitions[PartitionState, PartitionFact]:
@@ -66,7 +67,8 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         # Reading starts again after a commit beyond the events that were read, or when an event is parked whose key may
         # have later events.
         **{(each, fact.REOPENED): (state.OPENING,) for each in (state.OPENING, state.READING, state.PARKING)},
-        # Events that were already on their way also reach a partition that gives up an event.
+        # Events that were already being read may still arrive, and have to be parked, while the partition gives up an
+        # event.
         **{(each, fact.PARKING_BEGAN): (state.PARKING,) for each in (state.READING, state.PARKING)},
         (state.DROPPING, fact.PARKING_BEGAN): (state.DROPPING,),
         (state.PARKING, fact.PARKED): (state.PARKING, state.READING),
@@ -82,9 +84,10 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         **{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},
         (state.HANDING_OVER, fact.HANDED_OVER): (state.RELEASED,),
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
-        # Work that was in progress when a session began to wait finishes.
+        # Work that was in progress when another session began to wait is finished.
         **{(each, other): (each,) for each in going for other in going_on},
-        # This fact never comes later, because a partition is drained only after its dropped event.
+        # This fact never comes in a later state, because a partition counts as drained only once its dropped event is
+        # done.
         (state.DRAINING, fact.PASSED): (state.DRAINING,),
         # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},

@@ -1,7 +1,7 @@
 """A subscription with a projection receives only the members that it reads.
 
-Events are reduced when they are written, as the last step: everything before, such as filters, parking and dead
-letters, has the whole event.
+Events are reduced in the last step, when lines are written: all earlier steps, such as filters, parking and dead
+letters, use the whole event.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nakadi.streaming.chunks import EventChunk, EventRun, runs_in_steps
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.driver import LineInSteps, SubscriptionFormat
 
-# Creating a projection takes a millisecond, and the streams of a subscription share it.
+# How many projections are remembered: creating one takes a millisecond, and the streams of a subscription share it.
 MAX_SHARED_PROJECTIONS = 1000
 
 MAX_CUT_BYTES = 256 * 1024
-"""The size of the events that one step cuts, in about two milliseconds."""
+"""The size of the events that one step reduces, in about two milliseconds."""
 
 
 def format_for(

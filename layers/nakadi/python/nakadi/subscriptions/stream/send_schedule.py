@@ -1,4 +1,4 @@
-"""The times at which a session sends batches and keep-alives, and gives up on events."""
+"""The times at which a session sends batches and keep-alives, and gives up events."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SendSchedule:
         may_send, policy = partition.may_send, self._policy
         while may_send:
             # Each batch or keep-alive may make the next one due. An event that has to be dropped ends the loop, because
-            # everything else waits for it.
+            # later events wait until it is dropped.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
@@ -121,8 +121,8 @@ class SendSchedule:
             yield self._take_batch(largest, count, now, "Stream parameters are causing overflow")
 
     def keep_alive_after_silence(self, now: float) -> Iterator[SessionAction]:
-        """A keep-alive in addition to the agreed ones, after a long silence; it is not counted, and changes no
-        timer.
+        """A keep-alive after a long silence, in addition to those by the flush timeout. It is not counted, and changes
+        no timer.
         """
         if now < self._last_line_at + self._limits.max_seconds_between_lines:
             return
@@ -132,7 +132,7 @@ class SendSchedule:
             yield SendKeepAlive(some.partition, some.sent, self._take_info_for(some))
 
     def take_line_info(self, text: str = "") -> str:
-        """Take the debug information for a line: this text, and the number of events that waited."""
+        """Return the debug information for a line, and forget it: this text, and what was waiting for the next line."""
         pending, self.pending_info = self.pending_info, ""
         return f"{text}; {pending}" if text and pending else text or pending
 

@@ -1,7 +1,7 @@
 """The session of a subscription's stream: which events it sends, which partitions it hands over, and when it ends.
 
-It never waits, and knows no clock and no store: facts come in as method calls, and each returns the resulting actions.
-Those actions that are calls are carried out in order, and the outcome of each is another fact.
+A session never waits, and uses no clock and no store: facts come in as method calls, and each call returns the
+resulting actions. Those actions that are calls are carried out in order, and the outcome of each is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still open for
 commits of sent events, for at most one commit timeout. Finally `end` is set, and only the session's departure remains
@@ -71,7 +71,7 @@ class SubscriptionSession:
         self._context = context
         self._policy = policy
         self._partitions: dict[EventTypePartition, PartitionProgress] = {}
-        # The last state handed in, and this session's entries in it.
+        # The last state passed to `handle_state`, and this session's entries in it.
         self._assignment: Assignment | None = None
         self._offsets: Mapping[EventTypePartition, CommittedOffset] = {}
         self._entries: dict[EventTypePartition, PartitionAssignment] = {}
@@ -103,7 +103,7 @@ class SubscriptionSession:
     # Facts
 
     def handle_state(self, shared: SharedState, now: float) -> list[SessionAction]:
-        """The assignment and the offsets have changed: a session has joined or left, or an offset has moved."""
+        """Take a new assignment and new offsets: a session has joined or left, or an offset has moved."""
         if self._is_over(now):
             return []
         own = shared.assignment.session(self.id)
@@ -126,7 +126,8 @@ class SubscriptionSession:
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
             self._schedule.pending_info = failed_partitions_text(self._entries.values())
         if own.is_leaving:
-            # Handled after the offsets, so that events that were committed before do not count as failed.
+            # A request to leave is handled after the offsets, so that events that were committed before it do not count
+            # as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
         if shared.is_being_reset:
             actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
@@ -137,8 +138,8 @@ class SubscriptionSession:
     def handle_opening(
         self, opening: OpenPartition, start: Position, lost_events: int, now: float, keys: frozenset[str] = frozenset()
     ) -> list[SessionAction]:
-        """Events of a partition will come from after `start`; `lost_events` earlier events are gone. Events with these
-        `keys` must also be parked.
+        """Record that reading of a partition begins after `start`, and that `lost_events` events before it no longer
+        exist. Events with these `keys` must be parked.
         """
         if self._is_over(now) or not self.expects_opening(opening):
             return []
@@ -148,22 +149,24 @@ class SubscriptionSession:
         return self._next_actions(now)
 
     def handle_parking_end(self, call: ParkEvents, now: float) -> list[SessionAction]:
-        """Events were parked: those after them may be sent."""
+        """Record that events were parked, so that events after them may be sent."""
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening_number == call.opening_number:
             partition.end_parking()
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_parked_keys(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
-        """These keys are parked, and so are the keys of events that were parked since the call began."""
+        """Record that these keys are parked. The keys of events that were parked since the call began are parked
+        too.
+        """
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening_number == call.opening_number:
             partition.set_parked_keys(keys)
         return []
 
     def end_hand_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
-        """Partitions were handed over, or no session waited for them any longer. `revision` is the assignment's
-        revision since then.
+        """Record that partitions were handed over, or that no session waited for them any longer. `revision` is the
+        revision of the assignment after that.
         """
         self._revision = max(self._revision, revision)
         for partition in partitions:
@@ -173,7 +176,7 @@ class SubscriptionSession:
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_events(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
-        """Events of a partition were read, in order and without gaps."""
+        """Take events of a partition, which were read in order and without gaps."""
         progress = self._partitions.get(partition)
         if self._is_over(now) or not self._is_streaming or progress is None or not progress.is_open:
             return []
@@ -191,14 +194,16 @@ class SubscriptionSession:
         return actions
 
     def handle_unreadable_events(self, partition: EventTypePartition, why: str) -> list[SessionAction]:
-        """The next events of a partition cannot be read for now. The stream continues with its other partitions."""
+        """Record that the next events of a partition cannot be read now. The stream continues with its other
+        partitions.
+        """
         progress = self._partitions.get(partition)
         if not self._is_streaming or progress is None:
             return []
         return [SendKeepAlive(partition, progress.sent, why, is_unreadable=True)]
 
     def tick(self, now: float) -> list[SessionAction]:
-        """Time has passed."""
+        """Do what is due at `now`."""
         if self._is_over(now):
             return []
         actions = self._timeout_actions(now)
@@ -206,8 +211,8 @@ class SubscriptionSession:
         return [*actions, *self._next_actions(now)]
 
     def handle_failed_event(self, partition: EventTypePartition, position: Position, now: float) -> list[SessionAction]:
-        """A sink fails to process the event after the committed position: have the next stream give up the event,
-        according to the policy.
+        """Record that a sink fails to process the event after the committed position, so that the next stream gives up
+        the event, according to the policy.
         """
         progress = self._partitions.get(partition)
         if self._is_over(now) or self._policy is None or progress is None:
@@ -216,22 +221,24 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.EVENT_FAILED)
 
     def handle_block(self) -> list[SessionAction]:
-        """An administrator has blocked the client or its event types; the next tick ends the stream."""
+        """Record that an administrator has blocked the client or its event types; the next tick ends the stream."""
         self._stop = SessionEnd.BLOCKED
         return []
 
     def handle_refusal(self, _error: Exception) -> list[SessionAction]:
-        """The client may no longer read, or the stream cannot continue. These streams have no line that could give
-        the reason.
+        """End, because the client may no longer read, or the stream cannot continue. Subscription streams have no line
+        in which to give the reason.
         """
         return self._end_now(SessionEnd.REFUSED)
 
     def handle_shutdown(self) -> list[SessionAction]:
-        """The process is about to end."""
+        """End, because the process is about to end."""
         return self._end_now(SessionEnd.DRAINED)
 
     def handle_disconnect(self, now: float) -> list[SessionAction]:
-        """The client has disconnected; its events may still be committed, unless it chose otherwise."""
+        """Record that the client has disconnected. It may still commit events, unless it chose that the stream ends
+        with its connection.
+        """
         if self._is_over(now):
             return []
         if self._limits.releases_on_disconnect:
@@ -257,12 +264,12 @@ class SubscriptionSession:
         return progress.count < min(self._limits.batch_limit, self._schedule.events_allowed_now())
 
     def release_memory(self) -> None:
-        """The stream has ended, and holds nothing any longer."""
+        """Record that the stream has ended and holds no events."""
         if self._memory is not None:
             self._memory.update(0)
 
     def next_tick_at(self) -> float:
-        """When the next tick has something to do, unless a fact or an event comes before."""
+        """The time at which `tick` next has something to do, unless another fact comes before."""
         partitions = self._partitions.values()
         if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY_OF, partitions))):
             return -inf
@@ -278,8 +285,8 @@ class SubscriptionSession:
         return min(commit_by, auto, self._ends_at, idle, self._schedule.next_flush_at(), *releases)
 
     def progress(self) -> SessionProgress:
-        """The client's progress. May be called from any thread, because it reads a copy of the partitions, and
-        counters.
+        """The client's progress. May be called from any thread, because it copies the partitions first, and otherwise
+        reads only counters.
         """
         partitions = tuple(self._partitions.values())
         oldest = min([found for each in partitions if (found := each.oldest_stored_at()) is not None], default=None)
@@ -300,8 +307,8 @@ class SubscriptionSession:
         )
 
     def _may_hold_more(self, progress: PartitionProgress, memory: MemoryShare) -> bool:
-        """Whether there is room for more events. A partition that holds none gets one read, whatever others hold:
-        otherwise it would wait for the others, although only this stream's next commit wakes the stream.
+        """Whether there is room for more events. A partition that holds no events gets one read, whatever other streams
+        hold: otherwise it would wait for these streams, although only a commit of its own stream makes it look again.
         """
         memory.update(self._totals.buffered_bytes + self._totals.unsure_bytes)
         return memory.has_room or not (progress.size or progress.unsure_size)
@@ -311,14 +318,15 @@ class SubscriptionSession:
     def _take_changed_entries(self, shared: SharedState) -> Sequence[PartitionAssignment]:
         """The entries of this session that have changed, or whose offsets have.
 
-        After most commits, only one of many has changed. An assignment is frozen, so the same object contains no
-        changes.
+        After most commits, only one of many has changed. Assignments are immutable, so if the object is the same, no
+        entry has changed.
         """
         offsets, before = shared.offsets, self._offsets
         is_same = shared.assignment is self._assignment
         self._assignment, self._offsets = shared.assignment, offsets
         if is_same:
-            # An equal entry may be another object. If so, it is checked again, which does no harm.
+            # Offsets are compared as objects. An equal offset in another object is only checked again, which does no
+            # harm.
             return [entry for each, entry in self._entries.items() if offsets.get(each) is not before.get(each)]
         self._entries = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
         return tuple(self._entries.values())
@@ -326,7 +334,7 @@ class SubscriptionSession:
     def _update_partition(
         self, entry: PartitionAssignment, offset: CommittedOffset, now: float
     ) -> Iterator[SessionAction]:
-        """The session owns a partition, which is committed up to this offset."""
+        """Take an entry of this session, whose partition is committed up to this offset."""
         partition, stored = self._partitions.get(entry.partition), offset.position
         if partition is None or stored < partition.stored:
             if partition is not None:
@@ -368,7 +376,7 @@ class SubscriptionSession:
             partition.replay = None
 
     def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
-        """Read the parked keys again: removing parked events changes the assignment, though other things also do."""
+        """Read the parked keys again if the assignment has changed, because removing parked events changes it."""
         for partition in self._partitions.values():
             if partition.parked_keys and partition.keys_read_at < revision and self._is_streaming:
                 partition.keys_read_at = revision
@@ -430,7 +438,8 @@ class SubscriptionSession:
         return self._begin_closing(SessionEnd.IDLE, now) if now >= self._idle_deadline() else []
 
     def _auto_commit_actions(self, now: float) -> list[SessionAction]:
-        # When all events of a replay are consumed, its end is committed at once rather than at the next interval.
+        # When all events of a replay are consumed, the replay's end is committed at once rather than at the next
+        # interval.
         ready = [each for each in self._partitions.values() if _wants_replay_commit(each)]
         if now < self._auto_commit_at and not ready:
             return []
@@ -465,7 +474,7 @@ class SubscriptionSession:
         return actions
 
     def _hand_over_actions(self) -> Iterator[SessionAction]:
-        """Hand over the partitions that other sessions wait for, once none of their events are outstanding."""
+        """Hand over the partitions that other sessions wait for and that have no outstanding events."""
         drained = [each for each in self._partitions.values() if each.is_drained]
         if drained:
             for each in drained:
@@ -492,8 +501,8 @@ class SubscriptionSession:
         return actions
 
     def _release_now(self, end: SessionEnd) -> list[SessionAction]:
-        """End without waiting for commits, like a session whose time to commit has ended: so events that a client
-        repeatedly fails to process are counted, however it leaves.
+        """End without waiting for commits, like a session whose time to commit has ended: so uncommitted events count
+        as failed, however a client leaves.
         """
         self._enter_state_after(SessionFact.LEFT, end)
         return []
@@ -541,5 +550,5 @@ def _standstill_at_the_end(partition: PartitionProgress) -> Standstill:
 
 
 def _wants_replay_commit(partition: PartitionProgress) -> bool:
-    """Whether a replay needs only a commit to end, and nobody has asked for that commit yet."""
+    """Whether a replay needs only a commit to end, and that commit has not been requested yet."""
     return partition.replay_awaits_commit and not partition.replay_commit_requested

@@ -12,7 +12,7 @@ class SessionState(Enum):
     CLOSING = "closing"
     """The session sends nothing more, and the client may still commit the events that it received."""
     ENDED = "ended"
-    """The client had the chance to commit, or did not want it: the events that it left uncommitted have failed."""
+    """The client had the chance to commit, or gave it up, so the events that it left uncommitted have failed."""
     CUT_OFF = "cut_off"
     """The session ended without a chance to commit, so uncommitted events have not failed."""
 

@@ -1,7 +1,7 @@
 """How many bytes of events the streams of a process may hold for clients that are slow to commit them.
 
 A stream over HTTP needs no such bound, because its client holds what was sent. The streams of sinks hold their events
-in this process until these are delivered and committed, so a sink that is down must not make it hold everything.
+in this process until these are delivered and committed, and a sink that is down must not fill the memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class StreamMemory(Struct):
-    """The bytes that all of these streams hold, and the limits for one stream and for all together."""
+    """The bytes that all streams of sinks hold, and the limits for one stream and for all together."""
 
     limit_of_stream: int
     limit: int
@@ -18,7 +18,7 @@ class StreamMemory(Struct):
 
 
 class MemoryShare:
-    """The part of this memory that one stream holds. It belongs to the event loop, as streams do."""
+    """The part of a `StreamMemory` that one stream holds. Use it only on the event loop, like the stream."""
 
     __slots__ = ("_held", "_memory")
 

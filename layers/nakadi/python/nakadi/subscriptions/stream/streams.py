@@ -67,12 +67,12 @@ CALL_THREAD_COUNT = 8
 CANNOT_CONTINUE = "Failed to continue streaming"
 
 Endings = list[Callable[[], None]]
-"""The functions that end the parts of a stream, in the order in which the parts began."""
+"""The functions that end the parts of a stream, in the order in which these parts began."""
 
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
-    """A stream that has joined its subscription, and must be served or abandoned. Events that it does not accept are
-    skipped, like those that its subject may not read. `memory` bounds the bytes of events that it holds.
+    """A stream that has joined its subscription, and must be served or abandoned. Events that `accepts` refuses are
+    skipped, like those that the subject may not read. `memory` bounds the bytes of events that it holds.
     """
 
     id: str
@@ -87,8 +87,8 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
     """`max_stream_seconds` is the longest duration of a stream here, and `max_seconds_between_lines` the longest
-    silence; None means that only the API's own limits apply. Subscriptions may receive `redrive_event_type` besides
-    their own event types.
+    silence; None means that only the API's own limits apply. `redrive_event_type` is the event type that subscriptions
+    may receive besides their own.
     """
 
     max_commit_seconds: int = 60
@@ -99,7 +99,7 @@ class StreamBounds(Struct, frozen=True, kw_only=True):
 
 
 def _end_all(endings: Endings) -> None:
-    """End all parts, the last one first. A failure must not keep the others from ending."""
+    """End all parts, the last one first. If a part fails to end, the others still end."""
     for end in reversed(endings):
         try:
             end()
@@ -153,13 +153,13 @@ class SubscriptionStreams:
     # Opening
 
     def check_can_open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> None:
-        """Raise an outcome if a stream could not be opened. Clients can see the order of the checks."""
+        """Raise an outcome if a stream could not be opened. Clients can observe the order of the checks, so keep it."""
         limits = self._limits_from(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
         self._sessions_of(subscription_id).check_room_for(self._new_session(str(uuid4()), "", limits, asked.partitions))
 
     def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
-        """Have a stream join its subscription, if it may. Raises outcomes."""
+        """Let a new stream join its subscription, if the subject may stream it. Raises outcomes."""
         return self._open(subscription_id, self._limits_from(asked), subject, asked.partitions)
 
     def open_for_sink(
@@ -170,11 +170,11 @@ class SubscriptionStreams:
         accepts: AcceptsEvent | None,
         memory: StreamMemory,
     ) -> JoinedStream:
-        """Have a stream join for a sink; this broker itself is the client. Raises outcomes."""
+        """Let a new stream join a subscription for its sink; the broker itself is the client. Raises outcomes."""
         return replace(self._open(subscription_id, limits, subject, ()), accepts=accepts, memory=memory)
 
     def ensure_process_lease(self) -> str:
-        """Ensure that other processes see this one as alive for some time; returns the name of its lease. Raises
+        """Ensure that other processes consider this one alive for some time; return the name of its lease. Raises
         `Unavailable`.
         """
         return self._keeper.ensure_lease().process_id
@@ -191,7 +191,7 @@ class SubscriptionStreams:
         subscription, event_types = self._admission.admit(subscription_id, partitions, subject)
         stream_id = str(uuid4())
         try:
-            # The lease comes first: any process that looks would remove a session without one.
+            # Take the lease before joining: any other process would remove a session without a lease.
             lease = self._keeper.ensure_lease()
             self._join(subscription_id, self._new_session(stream_id, lease.process_id, limits, partitions))
             self._require_subscription_exists(subscription)
@@ -218,7 +218,7 @@ class SubscriptionStreams:
         return make_avro_format(self._admission.event_types, joined.event_types, joined.subscription)
 
     def abandon(self, joined: JoinedStream) -> None:
-        """Leave: a stream will not be served after all."""
+        """Remove the session of a stream that has joined and will not be served."""
         self._remove_session(joined.subscription.id, joined.id)
 
     def _join(self, subscription_id: str, session: shared.Session) -> None:
@@ -227,8 +227,8 @@ class SubscriptionStreams:
         members.join(session)
 
     def _require_subscription_exists(self, subscription: Subscription) -> None:
-        """Raise if the subscription is deleted. A deletion removes the subscription first, and then the shared state of
-        its streams, so this process must clear the state that it writes afterwards.
+        """Raise `NotFound` if the subscription was deleted. A deletion removes the subscription first, and then the
+        shared state of its streams, so this process must clear the state that it writes afterwards.
         """
         try:
             self._admission.check_subscription_exists(subscription)
@@ -237,7 +237,9 @@ class SubscriptionStreams:
             raise
 
     def _check_starts_readable(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
-        """Raise `UnusableCursor` now if a partition cannot be read: later, the stream cannot say so."""
+        """Raise `UnusableCursor` if a partition of the stream cannot be read: once the stream has begun, it has no way
+        to report that.
+        """
         known = {each.name: each for each in event_types}
         offsets = self._coordination.committed_offsets(subscription_id)
         for partition, offset in offsets.items():
@@ -264,7 +266,7 @@ class SubscriptionStreams:
         figures: StreamFigures,
         on_start: Callable[[SubscriptionDriver], None] = lambda _: None,
     ) -> None:
-        """Stream until the end, and leave before the client can see it."""
+        """Stream until the end, and leave the subscription before the client sees the end."""
         # An `ExitStack` would be a tenth of what an idle stream takes.
         endings: Endings = [
             partial(self._report_freshness_at_end, joined.subscription.id),
@@ -279,8 +281,8 @@ class SubscriptionStreams:
             _end_all(endings)
 
     async def _run(self, driver: SubscriptionDriver, joined: JoinedStream, endings: Endings) -> None:
-        # Added before anything waits, because the lease is renewed only while there are drivers, and this driver relies
-        # on it.
+        # The driver is added before the first `await`, because the lease is renewed only while there are drivers, and
+        # this driver relies on it.
         self._drivers[driver] = joined
         self._begin_lease_renewal()
         self._begin_freshness_reports()
@@ -292,7 +294,7 @@ class SubscriptionStreams:
             await driver.run()
         finally:
             leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._end_session, joined, driver)
-            # After a cancellation the partitions must not stay with this session.
+            # Even after a cancellation, the session must give up its partitions.
             await asyncio.shield(leaving)
 
     def close(self) -> None:
@@ -329,7 +331,7 @@ class SubscriptionStreams:
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
-                # This event type is attached to the subscription: the subject needs no permission to read it, but it
+                # An attached event type is watched too: the subject needs no permission to read it, but the event type
                 # may change.
                 overseen.add(partition.event_type)
                 endings.append(self._monitor.follow(driver, None, start.event_type))
@@ -422,7 +424,7 @@ class SubscriptionStreams:
             # A session whose lease has expired must end: other processes may have given its partitions away.
             for driver, joined in tuple(self._drivers.items()):
                 if not joined.lease.is_valid(now):
-                    # Any fact makes a session look at its lease; this one does nothing else that is not due.
+                    # Any fact makes a session check its lease; a tick does nothing else that is not due.
                     driver.add_fact(driver.session.tick)
             await asyncio.sleep(LEASE_RENEWAL_INTERVAL_SECONDS)
 
