@@ -16,8 +16,6 @@ from tests.support.closed import assert_everything_is_refused
 from tests.support.engines import HOUR, LogUnderTest, a_record, append_async, read_everything
 from tests.support.patience import PATIENCE, run_in_threads, until
 
-"""No test waits so long unless something is broken."""
-
 
 class TestAppend:
     def test_stores_what_it_is_given(self, log: LogUnderTest):

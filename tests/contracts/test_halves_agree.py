@@ -30,7 +30,7 @@ PARTITIONS = 2
 STEPS = 70
 
 RELUCTANT = ArchivePolicy(archive_after=inf, hot_retention=2 * 3600, unreferenced_grace=0, new_share_to_compact=0.5)
-"""The hot half keeps two hours, and the cold half is compacted only now and then."""
+"""The hot log keeps two hours, and the archive is compacted only now and then."""
 
 WEIGHTS = {
     "append": 30,

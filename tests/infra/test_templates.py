@@ -60,7 +60,9 @@ def test_a_template_knows_neither_account_nor_region(template):
 
 
 def test_everything_bears_its_stage(template):
-    """Bills and searches can distinguish the stages."""
+    """Every resource that has tags has those of the application and the stage, so bills and searches can distinguish
+    the stages.
+    """
     for name, each in template.resources.items():
         tags = each.get("Properties", {}).get("Tags")
         if tags is not None:

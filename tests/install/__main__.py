@@ -71,7 +71,7 @@ def version_of(python: str) -> str:
 
 
 def create_environment(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool) -> Path:
-    """Create an environment with the wheel and pytest, which the fixture needs. Returns its Python."""
+    """Create an environment with the wheel and pytest, which the fixture needs, and return its Python."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     made = folder / "bin" / "python"
     wanted = f"nakadi-serverless[{extra}] @ {wheel.as_uri()}" if extra else f"nakadi-serverless @ {wheel.as_uri()}"

@@ -97,7 +97,9 @@ def test_a_broker_starts_anywhere(checkout):
 
 
 def test_tests_pass_anywhere(checkout):
-    """`make test` passes there, too, for a few of the tests that start processes, in another time zone."""
+    """`make test` also passes in such a folder, without a home and in another time zone, for a few of the tests that
+    start processes.
+    """
     done = subprocess.run(
         run_with_umask("make", "test", f"ARGS=-q -p no:cacheprovider {' '.join(SOME)}"),
         cwd=checkout,

@@ -104,7 +104,7 @@ def test_a_refused_row_stops_its_own_key_alone(
 
 
 def test_a_refused_row_can_be_tried_again(server, relay, insert_events, event_type, read_stored_events, table, api):
-    """Once the cause is gone, the relay publishes the row before the later ones of its key."""
+    """Once the cause of a refusal is removed, the relay publishes the refused row before the later rows of its key."""
     name = event_type()
     insert_events(name, [{"n": None}, {"n": 2}], key="A")
     relay.run_once()
@@ -239,7 +239,7 @@ def test_nothing_is_lost_when_the_log_fails(
 def test_a_database_that_restarts_is_waited_for(
     running_relay, server, insert_events, count_waiting_rows, event_type, read_stored_events, table
 ):
-    """The relay connects again, and continues."""
+    """When the database has restarted, the relay connects again, and continues."""
     name = event_type()
     insert_events(name, [{"n": 1}], key="A")
     until(lambda: count_waiting_rows() == 0)

@@ -77,8 +77,8 @@ def test_the_service_can_use_tls_to_the_load_balancer(shared_environment):
 
 
 def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_environment, monkeypatch):
-    """If the service closed a connection after a stream, the load balancer might be sending a request over it, and
-    would answer 502.
+    """The service keeps connections open after a stream. Otherwise, the load balancer might be sending a request over a
+    connection while the service closes it, and would answer 502.
     """
     options = {}
 
@@ -134,7 +134,7 @@ def test_streams_are_packed_here(broker, shared_environment):
 
 @pytest.mark.usefixtures("broker")
 def test_a_stream_ends_before_its_gateway_ends_it(shared_environment):
-    """The setting limits the duration of a stream, which then ends properly."""
+    """A setting limits the duration of a stream, which ends properly at that limit."""
     with (
         run_service(variables(shared_environment, longest_stream_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?stream_timeout=600&batch_flush_timeout=600") as stream,

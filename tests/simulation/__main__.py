@@ -40,8 +40,8 @@ def failures(first: int, count: int) -> list[str]:
 
 
 def run_sink_world(seed: int) -> None:
-    """Run the world of a seed; raises `AssertionError`. Half of these worlds deliver by key, and half of each kind have
-    a policy."""
+    """Run the world of a seed, and raise `AssertionError` if it breaks a promise. Half of these worlds deliver by key,
+    and half of each kind have a policy."""
     number = seed // SEEDS_PER_SINK_WORLD
     parallel = Parallel.KEY if number % 2 else Parallel.PARTITION
     SinkWorld(seed, has_policy=number % 4 < 2, parallel=parallel).run()

@@ -139,8 +139,8 @@ class SimulatedStream:
                 )
 
     def _check_time_to_commit(self, now: float) -> None:
-        """Check that a session closes for others only after its client had a whole commit timeout for the events
-        they wait for.
+        """Check that a session that closes because other sessions wait for its partitions has first given its client a
+        whole commit timeout to commit the events in them.
         """
         since = min(self.wanted.values(), default=inf)
         had = f"its client had {now - since:.1f} s to commit what others wait for"
@@ -165,7 +165,7 @@ class SimulatedStream:
         self.calls.popleft()
 
     def leave(self) -> None:
-        """Do what the request handler does after the driver."""
+        """Do what the request handler does when the driver has ended."""
         wire = self.process.wire
         self.left = True
         try:
@@ -269,7 +269,7 @@ class SimulatedProcess:
 
     @property
     def takes_lease(self) -> bool:
-        """Whether a call of this process is in progress, so others may move meanwhile."""
+        """Whether this process is taking or renewing its lease, a call during which other processes may move."""
         return self.host._lock.locked()
 
     @property
@@ -284,7 +284,7 @@ class SimulatedProcess:
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
     ) -> SimulatedStream | None:
-        """Do what the request handler does before the driver, and return the stream if it was opened."""
+        """Do what the request handler does before the driver begins, and return the stream if it was opened."""
         try:
             make_offset_initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:

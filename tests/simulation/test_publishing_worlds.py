@@ -113,8 +113,8 @@ def _silence_logs():
 
 
 def test_worlds_keep_their_promises():
-    """Whatever fails and whichever process dies, each event is stored once, and a publisher that hears so finds it.
-    (P158)"""
+    """Whatever fails and whichever process dies, each event is stored once, and a publisher that hears that it is
+    stored finds it in the log. (P158)"""
     for seed in range(everything.choose_by_suite(80, 5000)):
         try:
             World(seed).run()
@@ -125,7 +125,7 @@ def test_worlds_keep_their_promises():
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", CLOCK_MUTANTS)
 def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
-    """With wrong clocks, a promise is broken, and with right clocks, none is, so the clocks are the cause."""
+    """A step that trusts other processes' clocks breaks a promise if clocks are wrong, and none if they are right."""
     module = load_mutant(*CLOCK_MUTANTS[what])
     with pytest.raises(PromiseBroken, match="again"):
         run_tight_worlds(MAX_WORLDS, module, MAX_SKEW_SECONDS)

@@ -50,9 +50,9 @@ class ProcessCrashed(BaseException):
 
 
 class UnreliableCoordination:
-    """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that
-    is calling, if any, and `letting_go` is whether it hands over partitions. The process to which the wire belongs
-    sets `alive`.
+    """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that is
+    calling, if any, and `letting_go` is whether it hands over partitions. The process that uses this coordination sets
+    `alive`.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ MOST_PARTITIONS = 5
 PATIENCE_SECONDS = 240.0
 
 # How long a session may wait for a partition while there are no faults: two of the commit timeouts that worlds use, the
-# time until the owner looks, and a lease that may have to expire first. The world observes this for a number of half
-# seconds.
+# time until the owner looks, and a lease that may have to expire first. The world checks this for NEGLECTED_ROUNDS
+# rounds of half a second.
 HAND_OVER_SECONDS = 13.0
 NEGLECTED_ROUNDS = 80
 
@@ -506,7 +506,7 @@ class World:
 
 
 def run(seed: int) -> None:
-    """Run the world of a seed; raises `PromiseBroken` with its trail."""
+    """Run the world of a seed. If it breaks a promise, raise `PromiseBroken` with the moves that led to that."""
     world = World(seed)
     try:
         world.run()

@@ -38,7 +38,7 @@ class LaptopGround:
 
     def stop(self, how: signal.Signals) -> None:
         assert self._front is not None
-        # As when ECS replaces a task: its streams end, or break off, before the gateway notices.
+        # This is as when ECS replaces a task: the streams of the service end, or break off, before the gateway notices.
         self._front.streaming._process.send_signal(how)
         self._front.streaming._process.wait(PATIENCE_SECONDS)
         self._front.close()
@@ -57,5 +57,5 @@ class LaptopGround:
         ]
 
     def close(self) -> None:
-        """Closing the laptop deployment also closes its front."""
+        """Take the deployment down, including its gateway and streaming service."""
         self._laptop.close()

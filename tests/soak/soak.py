@@ -134,7 +134,7 @@ class Refused(http.client.HTTPException):
 
 
 def request_json(host: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-    """The answer of a request that must succeed."""
+    """Send a request that must succeed, and return its answer."""
     content = request_bytes(host, method, path, body, headers)
     return json.loads(content) if content else None
 

@@ -83,7 +83,9 @@ def test_a_process_is_judged_within_its_lives_and_from_life_to_life():
 
 
 def test_a_life_that_settles_shortly_before_its_end_is_judged_by_life_alone():
-    """In two minutes, a sawtooth of one minute would look like growth."""
+    """A life that settles shortly before its end is judged only from life to life, because within two minutes, a
+    sawtooth of one minute would look like growth.
+    """
     limit = replace(LIMIT, settles_in_life=480)
     sawtooth = [a_sample(at, int((100 + at % 60) * MB), life=at // 600) for at in range(0, 3600, 5)]
     assert [each.series for each in measure_growths(sawtooth, limit)] == ["memory by life"]

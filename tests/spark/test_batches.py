@@ -54,7 +54,7 @@ def test_a_batch_may_come_from_stores(orders, tmp_path):
 
 
 def test_an_event_type_that_does_not_exist_has_no_batches(orders, tmp_path):
-    """(K11)"""
+    """If the event type does not exist, no batch is handled, and the error names the event type. (K11)"""
     with pytest.raises(BadRead, match=r"There is no event type no\.such"):
         nakadi_spark.for_each_batch(orders.spark, orders.url, "no.such", print, tmp_path)
 

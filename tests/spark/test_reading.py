@@ -204,7 +204,7 @@ def test_two_event_types_are_joined(orders):
 
 
 def test_an_event_type_that_does_not_exist_is_named(orders):
-    """(K5)"""
+    """A read of an event type that does not exist fails, and the error names the event type. (K5)"""
     with pytest.raises(BadRead, match=r"There is no event type no\.such"):
         nakadi_spark.read(orders.spark, orders.broker, "no.such")
 

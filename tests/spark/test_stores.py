@@ -78,7 +78,7 @@ def test_lost_events_are_not_left_out(orders):
 
 
 def test_what_the_table_lacks_begins_in_each_timeline_where_the_table_ends():
-    """(K1, K12)"""
+    """In each timeline, the log is read from where the table ends, or whole if the table does not have it. (K1, K12)"""
     event_type = an_event_type(
         timelines=(
             a_timeline(order=1, topic="a", partitions=1, latest_positions={0: 9}),

@@ -1,4 +1,6 @@
-"""The rows of a table, read as Parquet files if those have the same rows, and the seam between table and log."""
+"""The rows of a table, read as Parquet files if those have the same rows, and the positions at which the table ends and
+reading of the log begins.
+"""
 
 import re
 from datetime import UTC, datetime
@@ -24,7 +26,7 @@ def test_the_seam_is_that_of_the_state_of_the_table():
 
 
 def test_a_progress_without_timelines_gives_no_seam():
-    """A progress without timelines, which older versions stored, gives no seam. (K1)"""
+    """If a stored progress has no timelines, as those of older versions, it does not say where the table ends. (K1)"""
     assert table_seam(Progress({("a", 0): 10}, {}), {0: {1: 10}}) is None
 
 
@@ -94,13 +96,13 @@ def test_only_rows_that_may_not_be_delivered_are_filtered(spark, table):
 
 
 def test_only_files_of_the_time_are_read(spark, table):
-    """(K4)"""
+    """A table yields only the rows of the files with events since the given time. (K4)"""
     rows = open_table(spark, table, {}, datetime(2026, 11, 21, tzinfo=UTC)).rows
     assert values(rows, "n") == [(2,)]
 
 
 def test_a_column_that_older_files_lack_is_null(spark, table):
-    """(K3)"""
+    """A column that was added to the table is null in the rows of older files. (K3)"""
     spark.sql(f"ALTER TABLE {table} ADD COLUMNS (more string, customer.name string)")
     spark.sql(
         f"INSERT INTO {table} VALUES "

@@ -178,7 +178,7 @@ def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
 
 
 class Streams:
-    """Streams in processes, which start ahead of their turn: Java and Spark take long for it."""
+    """Streams in processes, each of which starts before its turn, because Java and Spark take long to start."""
 
     def __init__(self, orders, folder):
         java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder}"
@@ -190,7 +190,7 @@ class Streams:
 
     @contextmanager
     def begin(self, order):
-        """The next stream, which is killed at the end."""
+        """Let the next stream begin, and kill it at the end of the block."""
         while len(self._started) <= AHEAD:
             self._started.append(self._start())
         process = self._started.popleft()
@@ -251,7 +251,9 @@ def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record
 
 
 def run_until_killed(streams, orders, drawn):
-    """Run a stream until any moment of a batch, or the short one between the table's commit and Spark's note of it."""
+    """Run a stream, and kill it at a random moment of a batch, or in the short time between the table's commit and
+    Spark's record of it.
+    """
     steps, delay = drawn.choice((("checkpoint/*/*[0-9]", 1), ("tables/*/*/metadata/v*.json", 0)))
 
     def done():

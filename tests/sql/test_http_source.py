@@ -208,7 +208,7 @@ def test_a_partition_ends_if_nothing_comes_any_more():
 
 
 def test_a_broker_may_say_that_the_last_events_are_passed():
-    """If a line of the broker has reached the end of the range, reading ends without waiting for silence. (Q4)"""
+    """If the cursor of a line is at the end of the range, reading ends without waiting for silence. (Q4)"""
     at_end = line(9).replace(b', "events": []', b"")
     broker = PlayedBroker(9, line(0, {}) + at_end + line(10, {}))
     assert offsets_from(broker) == [0]
@@ -216,7 +216,7 @@ def test_a_broker_may_say_that_the_last_events_are_passed():
 
 
 def test_deleted_events_at_the_end_cost_no_wait(api, broker):
-    """(Q4, L78)"""
+    """If the last events were deleted, the line at the end of the range still ends reading at once. (Q4, L78)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     publish(api, name, [an_event(1, partition_compaction_key="k")])
     gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
@@ -252,7 +252,9 @@ def test_a_torn_stream_goes_on_behind_its_last_whole_line():
 
 
 def test_a_stream_that_is_none_ends_the_query(monkeypatch):
-    """After some attempts, the query fails, and says which broker is to blame."""
+    """If a broker sends something other than a stream, the query fails after some attempts, and the error names the
+    broker.
+    """
     monkeypatch.setattr("nakadi_sql.http_source.PAUSE_SECONDS", 0.0)
     for content in (b"", b"<html>\n"):
         with pytest.raises(NoAnswer, match="http://played"):

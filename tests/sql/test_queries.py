@@ -114,9 +114,7 @@ def test_a_query_may_name_the_event_type_or_its_table():
 
 
 def test_with_may_define_the_name_of_an_event_type():
-    """Within its own definition, such a name means the event type. Otherwise, a name that WITH defines is no event
-    type. (Q2)
-    """
+    """A name that WITH defines does not mean an event type, except in the definition of that name itself. (Q2)"""
     assert rows("with order_placed as (select n from order_placed) select count(*) from order_placed") == [(0,)]
     assert rows("with nothing as (select 1) select count(*) from nothing") == [(1,)]
     assert rows("with a as (from order_placed), Order_Placed as (select 1) select count(*) from a, order_placed") == [
@@ -181,8 +179,8 @@ def test_columns_with_the_same_name_are_told_apart():
 
 
 def test_the_seam_is_the_same_in_sql():
-    """For any timelines that a table has begun, SQL takes exactly those rows of the table that are before the seam.
-    (Q4)
+    """For any timelines that a table has begun, the SQL condition selects exactly the rows of the table that are before
+    the positions from which the log is read. (Q4)
     """
     drawn = random.Random(7)
     places = [(t, p, o) for t in range(1, 5) for p in range(4) for o in range(4)]

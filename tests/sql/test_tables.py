@@ -162,7 +162,7 @@ def broker_with_tables(folder, served):
 
 
 class OtherSeam:
-    """A source that says that the table ends elsewhere."""
+    """A source that gives other positions as the end of the table than the broker does."""
 
     def __init__(self, source, seam):
         self._source, self._seam = source, seam
@@ -245,8 +245,8 @@ def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
 
 
 def test_a_table_that_is_elsewhere_is_named(broker_with_tables, tmp_path, monkeypatch):
-    """If the broker knows a table that is not where the query looks for it, the answer names the folder. If such a
-    place does not answer, the answer says so. (Q4)
+    """If the broker knows a table that is not where the query looks for it, the answer names the folder. If the place
+    of a table does not answer, the answer says so. (Q4)
     """
     _, source, _, _ = broker_with_tables
     with pytest.raises(NoTable, match=str(tmp_path)):

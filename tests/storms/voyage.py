@@ -77,7 +77,7 @@ class Figures:
 
 
 class RefusingClient:
-    """A Kinesis client that refuses those records of a call that the weather chooses."""
+    """A Kinesis client that refuses those records of a call for which `AwsFaults` draws a refusal."""
 
     def __init__(self, client: Any, weather: AwsFaults) -> None:
         self._client = client
@@ -172,7 +172,7 @@ class StormSimulation:
         try:
             self._registry.write(*puts)
         except ChangedMeanwhile:
-            # Nobody else writes, so any reported conflict is with our own write.
+            # Nobody else writes, so a reported conflict can only be with this client's own write.
             self.figures.misled += 1
             self._documents[key] = (revision, [revision, revision + 1])
         except Unavailable:

@@ -94,7 +94,7 @@ class AwsFaults:
         self.met: Counter[tuple[str, str]] = Counter()
 
     def inject_into(self, world: EmulatedAws) -> Any:
-        """Let every request to these emulated services get its fault, if the weather chooses one."""
+        """Let each request to these emulated services get its fault, if one is drawn for it."""
         usual = world.answer
 
         def answer(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
@@ -108,7 +108,7 @@ class AwsFaults:
         return patch.object(world, "answer", answer)
 
     def refuse_some_records(self, places: Sequence[int]) -> dict[int, str]:
-        """The records of a call that are refused, and why."""
+        """Draw which records of a call are refused, and return the reasons by their places."""
         if self._chance.random() >= self.badness:
             return {}
         self.met["Kinesis", "partial failure"] += 1

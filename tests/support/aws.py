@@ -90,14 +90,14 @@ def aws() -> Iterator[EmulatedAws]:
 
 @cache
 def _session() -> Session:
-    """All tests share a session, because each new one reads long descriptions of every service."""
+    """The session that all tests share, because each new one reads long descriptions of every service."""
     return Session()
 
 
 @cache
 def _tables_client() -> Any:
-    """All tests share a client, because creating one takes as long as creating the tables; it works with every emulated
-    AWS.
+    """The client of DynamoDB that all tests share, because creating one takes as long as creating the tables; it works
+    with every emulated AWS.
     """
     return _session().create_client("dynamodb", REGION)
 

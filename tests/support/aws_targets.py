@@ -31,7 +31,7 @@ Handler = Callable[[Any, Any], Any]
 
 @contextmanager
 def aws_over_http() -> Iterator[str]:
-    """Yield the endpoint, to which the environment also points."""
+    """Yield the endpoint of an emulated AWS, to which the environment also points."""
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(Services(None), port=port, lifespan="off", log_config=None))
     with aws():
@@ -67,7 +67,9 @@ def receive_all(sqs: Any, url: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def a_function(handler: Handler) -> Iterator[str]:
-    """Yield the ARN of a function that `handler` plays in this process. The environment points to its endpoint."""
+    """Yield the ARN of a function whose invocations `handler` answers in this process. The environment points to its
+    endpoint.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), _invocations_of(handler))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

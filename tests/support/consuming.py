@@ -1,4 +1,4 @@
-"""A subscription session without a broker: a test plays its clock, its store and its client."""
+"""A subscription session without a broker: a test takes the place of its clock, its store and its client."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SessionHarness:
         self._take(self.session.handle_state(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: PartitionAssignment) -> None:
-        """Replace these entries, set their owners in the offsets, and tell the session."""
+        """Replace these entries, set their owners in the offsets, and pass the new state to the session."""
         new = {each.partition: each for each in entries}
         there = tuple(new.pop(each.partition, each) for each in self.assignment.entries)
         self.assignment = replace(

@@ -103,7 +103,7 @@ def commit(
 def commit_ahead(
     coordination: Coordination, session: str, offset: int, *done: OffsetRange, partition: int = 0
 ) -> CommitResult:
-    """Commit an offset, and ranges behind it that are done ahead."""
+    """Commit an offset, and ranges of later offsets that are done ahead of it."""
     place = a_place(partition)
     committing = coordination.commit(SUBSCRIPTION, session, {place: at(offset)}, LATER, {place: done})
     return run_blocking(committing)[place]

@@ -68,8 +68,8 @@ print(*sys.modules)
 
 @cache
 def import_handler(name: str) -> frozenset[str]:
-    """Import a function's handler in a new process, and return the modules that it has loaded then. Raises if the
-    import does any work.
+    """Import a function's handler in a new process, and return the modules that it has loaded then. Raise an error if
+    the import does any work.
     """
     folders = (ROOT / "layers/nakadi/python", ROOT / "functions" / name)
     done = subprocess.run(

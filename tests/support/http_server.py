@@ -57,7 +57,7 @@ def echo(request):
 
 
 class SlowHandler:
-    """A handler that lets requests wait until a test frees them."""
+    """A handler that lets requests wait until a test releases them."""
 
     def __init__(self):
         self.entered = threading.Event()

@@ -54,7 +54,7 @@ NEEDS_AWS = (
     "nakadi.local.stage_backups",
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
-# It imports the jobs, whose packages come with another extra.
+# This module imports the jobs, whose packages come with another extra.
 NEEDS_LINEAGE = ("nakadi_jobs.lineage",)
 NEEDS_OTEL = ("nakadi.app.open_telemetry",)
 # Python data sources came with Spark 4.
@@ -86,8 +86,9 @@ def build_wheel(into: Path) -> Path:
 
 
 def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) -> Path:
-    """Create a virtual environment with the wheel, its requirements, and the requirements of `more`. Returns its
-    Python."""
+    """Create a virtual environment with the wheel, its requirements, and the requirements of `more`, and return its
+    Python.
+    """
     venv.EnvBuilder(symlinks=True).create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     with zipfile.ZipFile(wheel) as archive:

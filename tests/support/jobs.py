@@ -188,8 +188,8 @@ class JobResult:
 
 @cache
 def open_reading_session(tables: str) -> SparkSession:
-    """A session in which tests look at tables. They share it, because a new session would have to load all metadata
-    again.
+    """A session in which tests look at tables. All tests share this session, because a new session would have to load
+    all metadata again.
     """
     return open_spark("look", tables, "hadoop", "local[2]", "1g")
 

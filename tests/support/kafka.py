@@ -125,7 +125,7 @@ class OwnServer:
         self._server.process.send_signal(signal.SIGCONT)
 
     def start(self) -> None:
-        """Start it at its earlier address, with its earlier data."""
+        """Start the server at its earlier address, with its earlier data."""
         port = int(self.address.rpartition(":")[2])
         settings = {**(self._settings or {}), **FAST_FAILURE_SETTINGS}
         self._server = kafka_local.start(self._folder, port=port, settings=settings)

@@ -1,4 +1,4 @@
-"""Appends events to a Kafka and reads them during a failure, and records their fates."""
+"""Appends events to a Kafka and reads them during a failure, and records what became of each."""
 
 from __future__ import annotations
 

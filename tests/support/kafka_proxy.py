@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, VERSIONS = 0, 1, 2, 3, 18
 
 NEWEST = {PRODUCE: 7, FETCH: 11, METADATA: 8}
-"""The newest versions without compact fields."""
+"""For each kind of request, the newest version of its format without compact fields."""
 
 
 @dataclass(eq=False)

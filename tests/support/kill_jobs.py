@@ -141,7 +141,7 @@ def kill_compaction(killed: KilledJobs, kills: int) -> None:
 
 
 def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | str]]) -> None:
-    """The same, but kill the runs, from the first on, at these moments."""
+    """Do the same as `kill_compaction`, but kill the first runs at these moments."""
     for job, moment in moments:
         killed.archive()
         killed.run(job, kill=moment)
@@ -150,7 +150,9 @@ def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | s
 
 
 def kill_follow(killed: KilledJobs, kills: int) -> None:
-    """The same for the following job: events archived while it runs are also there once."""
+    """Do the same as `kill_compaction` for the following job: events that are archived while it runs are also there
+    once.
+    """
     killed.archive()
     killed.run("follow", *UNTIL_IDLE, kill=False)
     # The job never ends by itself, so let it run long enough for some rounds.

@@ -39,7 +39,7 @@ def _session() -> Session:
 
 
 def session(*_: object) -> Session:
-    """All tests share a session, because each new one reads long descriptions of every service."""
+    """The session that all tests share, because each new one reads long descriptions of every service."""
     return _session()
 
 
@@ -80,7 +80,9 @@ def open_on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependen
 
 @contextmanager
 def open_on_moto_with_push() -> Iterator[tuple[str, LogDependencies]]:
-    """The same with a registered consumer, to which the service pushes records while the log is watched."""
+    """Do the same as `open_on_moto`, with a registered consumer, to which the service pushes records while the log is
+    watched.
+    """
     with open_on_moto() as (url, beside):
         client = session().create_client("kinesis", REGION)
         with start_pushing_kinesis(client) as kinesis:

@@ -28,7 +28,7 @@ FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_aft
 """The log gives up only after a time in which even a busy machine can repeat a failed call."""
 
 IMPATIENT_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
-"""For tests in which the log gives up."""
+"""Options for tests in which the log gives up."""
 
 
 class FaultyClient:

@@ -34,8 +34,8 @@ class Shard:
 
 
 class ForgetfulKinesis:
-    """One stream, as a client sees it. If a reader begins at a forgotten place, a `strict` stream refuses, and another
-    one returns the records behind that place.
+    """One stream, as a client sees it. If a reader begins at a forgotten place, a `strict` stream refuses, and any
+    other stream returns the records after that place.
     """
 
     def __init__(self, now: Callable[[], float], *, strict: bool = False, retention: float = RETENTION) -> None:

@@ -34,7 +34,7 @@ def kinesis_local() -> Iterator[str]:
 
 @contextmanager
 def kinesalite_there() -> Iterator[str]:
-    """The same for kinesalite."""
+    """Yield the address of the kinesalite that all tests of this process share, as `kinesis_local` does."""
     with patch.dict(os.environ, CREDENTIALS):
         yield kinesalite()
 

@@ -25,15 +25,15 @@ ALL = os.environ.get("AWS_LOCAL") == "all"
 # STRICT=1` does so.
 STRICTNESS = Strictness(roles=True, limits=os.environ.get("AWS_LOCAL_STRICT", "") != "")
 
-# These options do not change how long tasks share what they have read, because clients must see correct results even
-# so. When all tests run, the log has its usual options.
+# These options do not change how long tasks share what they have read, because clients must see correct results
+# although tasks share it. When all tests run, the log has its usual options.
 FAST_OPTIONS = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
 
 FAST_SETTINGS: Mapping[str, str] = {
-    # Functions cache for a second, and changes wait for that, only if limits are enforced: it takes time.
+    # Functions cache for a second, and changes wait for that, only if limits are enforced, because waiting takes time.
     **({} if STRICTNESS.limits else {"NAKADI_CACHE_SECONDS": "0"}),
     "NAKADI_EVENT_LOG": f"{STREAM}{FAST_OPTIONS}",
-    # The administrator of the broker's own event types, as with authentication.
+    # This is the administrator of the broker's own event types.
     "NAKADI_DEFAULT_ADMIN": "user=the-admin",
 }
 
@@ -155,7 +155,9 @@ class LaptopBroker:
         return open_broker(settings)
 
     def close(self) -> None:
-        """Close the front, too: otherwise, its services would keep polling during all later tests."""
+        """Also close the gateway and the services behind it: otherwise, these would keep polling during all later
+        tests.
+        """
         if "services" in vars(self):
             self.services.close()
         self._front.close()

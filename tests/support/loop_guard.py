@@ -2,9 +2,9 @@
 
 `guarded_loops` guards brokers in the process of the tests, `guarded_variables` those in separate processes.
 
-The guard covers SQLite statements, blocking sockets, opening files, `time.sleep`, and our own slow work: compiling
-schemas, explaining violations, splitting a body by hand, fetching keys, and a turn at long work. It does not cover
-locks, because a lock that is only held for a moment may be contended anywhere.
+The guard covers SQLite statements, blocking sockets, opening files, `time.sleep`, and slow work of the broker's own:
+compiling schemas, explaining violations, splitting a body by hand, fetching keys, and a turn at long work. It does not
+cover locks, because a lock that is only held for a moment may be contended anywhere.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 async def wait_on_loop(condition: Callable[[], object]) -> None:
-    """The same, while the event loop runs everything else."""
+    """Wait until a condition holds, like `until`, while the event loop runs everything else."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # the awaited change notifies nobody
             await asyncio.sleep(0.005)

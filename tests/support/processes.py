@@ -11,11 +11,11 @@ from typing import IO
 import nakadi
 from tests.support.environment import plain_environment
 
-# A broker has one process, whatever the number of cores; tests of several processes say so.
+# A broker has one process, whatever the number of cores, unless a test asks for several.
 ENVIRONMENT = plain_environment(
     PYTHONPATH=str(Path(nakadi.__file__).parents[1]), PYTHONUNBUFFERED="1", NAKADI_WORKERS="1"
 )
-# The environment with the other folders of the checkout on the path, too.
+# ROOT_ENVIRONMENT also has the other folders of the checkout on the path.
 ROOT = Path(__file__).parents[2]
 ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{ROOT}"}
 

@@ -1,5 +1,5 @@
-"""Evaluates the part of PromQL that our alerts use, on samples that a test has scraped or made up. If `promtool` is
-installed, it checks the same cases: `tests/cli/test_monitoring.py`.
+"""Evaluates the part of PromQL that the broker's alerts use, on samples that a test has scraped or made up. If
+`promtool` is installed, it checks the same cases: `tests/cli/test_monitoring.py`.
 """
 
 from __future__ import annotations

@@ -202,7 +202,9 @@ class SinkWorld:
             self.committed[partition] += 1
 
     def end_stream(self) -> None:
-        """Begin the next stream, which gives up the event that the session found, the next one in its partition."""
+        """Begin the next stream. If the session has given up an event, that must be the next one in its partition, and
+        it is parked first.
+        """
         if not self.has_lost_commit:
             missing = [each for each in self.known_delivered if not self.is_consumed(each)]
             assert not missing, f"seed {self.seed}: settled before all was committed"
@@ -288,7 +290,7 @@ def events_of(batch: DeliveryBatch) -> list[Event]:
 
 
 def consecutive_groups(offsets: Iterable[int]) -> list[list[int]]:
-    """The offsets in groups that follow each other."""
+    """Divide the offsets into groups of consecutive ones."""
     groups: list[list[int]] = []
     for each in offsets:
         if groups and groups[-1][-1] + 1 == each:

@@ -48,7 +48,7 @@ def stored_sink(repository: SinkRepository, sink: Sink, subscription_id: str = "
 
 
 def an_attempt(sink: Sink, *runs: EventRun, timeout_seconds: float = 30) -> Attempt:
-    """An attempt to deliver these events of partition 0 of `orders` or, without events, a trial of the sink."""
+    """An attempt to deliver these events of partition 0 of `orders` or, without events, a test delivery."""
     return Attempt(
         sink=sink,
         secrets=SinkSecrets((), {}),

@@ -24,7 +24,8 @@ QUICK = {
 @pytest.fixture(scope="session", autouse=True)
 def quick_spark():
     """Switch off features of Spark that only pay for a lot of data, and close the sockets through which it passes
-    results, which it forgets to close. The file that reads from a socket keeps it open long enough.
+    results, which it forgets to close. Closing a socket early does no harm, because the file object that reads from it
+    keeps it open.
     """
     connected = pyspark.rdd.local_connect_and_auth
 

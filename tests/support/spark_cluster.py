@@ -57,7 +57,7 @@ class Cluster(Struct, frozen=True):
     home: Path = SPARK_HOME
 
     def executors(self) -> Sequence[int]:
-        """The processes of the executors and of their Python, which are found by their working folders."""
+        """The ids of the processes of the executors and of their Python, which are found by their working folders."""
         return [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/cwd") if self._is_executor(each)]
 
     def _is_executor(self, cwd: Path) -> bool:
@@ -122,7 +122,7 @@ class Driver(Struct, frozen=True):
         return JobResult(**answer)
 
     def kill(self) -> None:
-        """Kill the driver and its Java; the executors end when they notice."""
+        """Kill the driver and its Java; the executors end when they notice that the driver has ended."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)

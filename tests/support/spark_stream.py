@@ -3,7 +3,7 @@
 python -m tests.support.spark_stream URL EVENT_TYPE FOLDER
 
 It starts Spark, and waits for a line: `run` lets the stream run until it is killed, and `finish` until nothing is left;
-then all numbers are noted.
+then it writes all numbers in the table to `numbers.json` in FOLDER.
 """
 
 from __future__ import annotations

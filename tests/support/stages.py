@@ -78,7 +78,7 @@ class EmulatedStage:
     # Iceberg tables
 
     def write_table(self, name: str, rows: Sequence[str], snapshot: int = 1) -> None:
-        """Do what a job does: write files, and commit them to Glue's catalog."""
+        """Write the files of a table, and commit them to Glue's catalog, as a job does."""
         database = database_name(self.address)
         location, contents = table_files(f"s3://{self.tables_bucket}/", f"{database}.db/{name}", rows, snapshot)
         for key, content in contents.items():

@@ -12,7 +12,8 @@ def state_diagram(
     group_name: str = "",
     group: Sequence[Enum] = (),
 ) -> str:
-    """Draw a table as a `stateDiagram-v2`. The states of the group are in a box, from which their common arrows begin.
+    """Draw a table of transitions as a `stateDiagram-v2`. The states of the group are in a box, from which their common
+    arrows begin.
 
     A fact that leaves a state unchanged has no arrow.
     """

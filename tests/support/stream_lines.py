@@ -4,7 +4,7 @@ import json
 
 
 def event(partition: str, value: str) -> str:
-    """A stored event. The hashes of the keys `0`, `1` and `2` select the partitions with these names."""
+    """The text of a stored event. The hashes of the keys `0`, `1` and `2` select the partitions with these names."""
     return f'{{"v":"{value}","to":"{partition}"}}'
 
 

@@ -57,7 +57,7 @@ class ObservedLog:
 
 
 class NullFigures:
-    """Takes figures, and forgets them."""
+    """Accepts figures, and drops them."""
 
     next_report_at = math.inf
 

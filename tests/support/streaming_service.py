@@ -32,7 +32,7 @@ def run_service(environment, *arguments):
 
 
 def launch_service(environment, *arguments):
-    """Start the process, and do not wait until it serves."""
+    """Start the process of the service, and return it without waiting until it serves."""
     command = [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments]
     return run_process(command, {**ENVIRONMENT, **environment}, ROOT)
 

@@ -48,8 +48,8 @@ def assert_read_alike(table: DataFrame, folder: Path) -> Rows:
 
 
 def _matches_pyiceberg(found: Any, read: Any) -> bool:
-    """Whether pyiceberg has found the same value. Version 0.12 reads a list of objects that is NULL as an empty
-    list.
+    """Whether the value that pyiceberg has read equals the one that Spark has read. Version 0.12 reads a list of
+    objects that is NULL as an empty list.
     """
     match read:
         case None:

@@ -24,7 +24,7 @@ def lines_until_killed(script: str, *arguments: object, between: tuple[float, fl
 
 
 def lines_until_condition(script: str, *arguments: object, condition: Callable[[], object]) -> list[str]:
-    """The same, but kill the script as soon as a condition holds."""
+    """Do the same as `lines_until_killed`, but kill the script as soon as a condition holds."""
     return _lines_until(lambda: until(condition), script, *arguments)
 
 

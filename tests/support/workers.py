@@ -19,7 +19,7 @@ from tests.support.loop_guard import guarded_variables
 from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT, run_process
 
-# `make test-workers` runs all end-to-end tests, which takes minutes. Other runs include only these tests, in which
+# `make test-workers` runs all end-to-end tests, which takes minutes. Other runs include only SELECTED_TESTS, in which
 # processes have to see each other's changes.
 ALL = os.environ.get("TWO_WORKERS") == "all"
 SELECTED_TESTS = frozenset(
@@ -60,7 +60,7 @@ PROGRAM = ("-m", "nakadi.local")
 
 
 def program_with_silence_limits(until_noticed: float, until_ended: float) -> tuple[str, str]:
-    """The program, whose workers may be silent for these seconds."""
+    """The command of a broker program that notices a worker, and ends it, after it was silent for these seconds."""
     code = f"""
 from functools import partial
 from nakadi.app.shutdown import SignalHandler, exit_process
@@ -132,7 +132,7 @@ def start_broker(
 
 @contextmanager
 def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[BrokerProgram]:
-    """A broker that many tests share. It has to end without an error in its log."""
+    """Yield a broker that many tests share. At the end, its log must have no error."""
     log = folder / "log"
     with log.open("w") as said, start_broker(folder / "data", variables, said) as program:
         yield program
@@ -142,7 +142,7 @@ def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> It
 
 
 class RoundRobinTransport(httpx.BaseTransport):
-    """Sends requests over three connections in turn, which the supervisor gives to different processes."""
+    """Sends requests in turn over three connections, which the supervisor gives to different processes."""
 
     def __init__(self) -> None:
         self._all = [httpx.HTTPTransport() for _ in range(3)]
