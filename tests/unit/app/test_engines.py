@@ -76,7 +76,7 @@ def test_a_log_index_is_in_the_store_of_its_log_if_that_can_hold_one(settings, u
 
 
 def test_an_engine_that_is_new_counts_as_shared_and_as_changed_by_others():
-    """The broker treats an engine that is missing from the exceptions in the way that is safe for every engine: as
+    """An engine that the tables of exceptions do not name is treated in the way that is safe for every engine: as
     shared with other processes, whose changes it does not notice.
     """
     urls = ["memory:", "sqlite:///data/nakadi.db", "dynamodb://tables", "new://here"]
@@ -118,7 +118,9 @@ def test_every_folder_of_engines_is_opened():
 
 
 def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
-    """A broker whose own log is to be in Kafka reports which package it needs."""
+    """A broker without Kafka's client library cannot open a log in Kafka; the message names the package that is
+    missing.
+    """
     for name in [each for each in sys.modules if each.startswith("nakadi.engines.kafka.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)

@@ -39,7 +39,7 @@ def test_a_line_for_machines_is_json():
 
 
 def test_a_fault_is_in_the_same_line():
-    """The traceback is a member of the object; no lines follow the object."""
+    """The traceback of a fault is a member of the JSON object; no lines follow the object."""
     line = JsonFormatter().format(log_record("oh", exc_info=exception_info("broken")))
 
     assert "\n" not in line
@@ -76,7 +76,7 @@ def test_secrets_are_never_written(form, said):
 
 
 def test_what_is_no_secret_stays():
-    """Words that only resemble the context of a secret stay."""
+    """Text that only resembles the words around a secret stays in the log line."""
     for text in ("the bearer of bad news", "Basic rules", "authorizations changed", "GET /event-types 200"):
         assert without_secrets(text) == text
 

@@ -34,7 +34,7 @@ def test_what_is_audited_belongs_to_areas_that_change_something(broker):
 
 
 def test_an_application_of_some_areas_has_their_routes_alone(broker):
-    """A process may serve only a part of the API."""
+    """An application for some of the areas has the routes of these areas, and no others."""
     application = make_application(broker, "publishing", "cursors")
 
     assert [route.operation for route in application.router.routes] == operations(broker, "publishing", "cursors")

@@ -220,7 +220,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("operation", CHANGES)
 def test_an_acknowledged_change_is_in_force_in_every_process(processes, operation):
-    """A process that caches the earlier state uses the new one as soon as the request is answered. (R295)"""
+    """A process that caches the earlier state uses the new one as soon as the request for the change is answered.
+    (R295)
+    """
     change = CHANGES[operation]
     change.before(processes)
     assert change.look(processes.reader) != change.after
@@ -231,8 +233,9 @@ def test_an_acknowledged_change_is_in_force_in_every_process(processes, operatio
 
 
 def test_a_changed_subscription_is_in_force_in_every_process(processes):
-    """A process that caches a subscription sees its change or its deletion as soon as the request is answered.
-    (R295)"""
+    """A process that caches a subscription sees a change or the deletion of the subscription as soon as the request for
+    it is answered. (R295)
+    """
     subscription = subscribe(processes)["subscription"]
     remembered = processes.reader.subscription_services.subscriptions.cached
     assert not remembered(subscription).annotations

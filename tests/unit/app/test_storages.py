@@ -102,7 +102,9 @@ def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     ],
 )
 def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
-    """A value that is not a list of servers, or that contains more than servers, is refused."""
+    """The configuration of a storage in Kafka is refused unless it is a list of servers, in which nothing else is
+    hidden.
+    """
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(a_kafka(configuration), "memory:")

@@ -101,7 +101,7 @@ def test_a_refusal_names_operation_and_resource(permissions, operation):
 
 
 def test_a_refusal_can_give_its_reason():
-    """A known reason follows the refusal. (R60)"""
+    """If the reason for a refusal is known, it follows in the message. (R60)"""
     assert str(permission_denied_error(Operation.ADMIN, OPEN, "because")) == (
         "Access on ADMIN event-type:order.created denied; Reason : because"
     )
@@ -147,7 +147,7 @@ def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklis
 
 
 def test_a_removed_block_has_no_effect(permissions, blacklist):
-    """An entry that was removed has no effect any more. (R226)"""
+    """An entry that was removed from the blacklist has no effect any more. (R226)"""
     blacklist.block(BlockedKind.PRODUCER_APP, "ann")
     blacklist.unblock(BlockedKind.PRODUCER_APP, "ann")
 

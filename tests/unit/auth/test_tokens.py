@@ -170,7 +170,7 @@ def test_a_token_with_a_malformed_header_is_refused(tokens, header):
 
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
 def test_clocks_may_differ_a_little(tokens, issuer, claims):
-    """Times may be off by the leeway, and by no more. (R43)"""
+    """The times in a token may differ from the broker's time by the leeway, and by no more. (R43)"""
     assert tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann", **resolve_subject(claims)})).name == "ann"
 
 

@@ -39,7 +39,7 @@ def test_the_rows_that_were_used_last_are_kept(clients):
 
 
 def test_a_copy_does_not_change_any_more(clients):
-    """The copy can be added to the metrics of other processes."""
+    """A copy of the metrics does not change any more, so it can be added to the metrics of other processes."""
     clients.count_request("billing", "GET", "/", 0.1)
     copied = clients.requests()
     clients.count_request("billing", "GET", "/", 0.1)

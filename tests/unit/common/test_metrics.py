@@ -434,7 +434,7 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
 
 
 def test_index_lag_is_reported_once_it_was_measured():
-    """Housekeeping measures the lag of the log indexer, if there is one."""
+    """The lag of the log indexer, if there is one, is reported as soon as housekeeping has measured it."""
 
     class LateIndexLog(MemoryLog):
         def measure_index_lag(self):

@@ -88,7 +88,7 @@ class CountingRepository(SinkRepository, frozen=True):
 
 
 def test_sinks_are_read_again_only_after_a_change():
-    """A process looks every second; without a change, it decodes nothing. (X1)"""
+    """A process looks for changes of sinks every second; without a change, it decodes no sink. (X1)"""
     repository = CountingRepository(MemoryRegistry(), [])
     known = KnownSinks(repository)
     assert known.read() == {}

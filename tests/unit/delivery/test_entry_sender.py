@@ -114,7 +114,9 @@ def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
 
 
 def test_two_subscriptions_may_share_a_fifo_queue(sqs, clients):
-    """Each event arrives once for each of them: the queue does not deduplicate across subscriptions. (X43)"""
+    """Each event arrives once for each of the two subscriptions: the queue does not deduplicate across subscriptions.
+    (X43)
+    """
     url, sink = a_queue(sqs, "shared.fifo", **FIFO)
     for each in ("first", "second", "first"):
         assert deliver(clients, replace(sink, subscription_id=each), events("a", "b")).verdict is Verdict.DELIVERED

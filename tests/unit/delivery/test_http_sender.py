@@ -58,7 +58,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 def answering_server(*answers: bytes, requests: list[bytes] | None = None) -> Serve:
-    """Answers the requests on each connection one after another."""
+    """A sink that gives these answers to the requests on each connection, one after another, and then no more."""
 
     async def serve(reader, writer):
         for answer in answers:

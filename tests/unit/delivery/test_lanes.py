@@ -123,7 +123,9 @@ def test_pauses_grow_and_are_random(tries, longest):
 
 
 def test_retry_after_holds_up_every_lane():
-    """Retry-After holds up the sink, not one partition. (X14)"""
+    """After an answer with `Retry-After`, nothing is delivered to the sink until that time, from any partition.
+    (X14)
+    """
     session = a_session(share=0.0)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     session.receive(SECOND, [some_events(1)], 0)
@@ -235,7 +237,9 @@ def test_deliveries_that_follow_each_other_share_commits():
 
 
 def test_a_lane_that_fails_or_settles_commits_at_once():
-    """No commit waits for further deliveries if none follow. (X30, X33)"""
+    """If a lane fails, or the session ends, delivered events are committed at once, because no further delivery
+    follows. (X30, X33)
+    """
     for fails in (True, False):
         session = a_session(batch_limit=1)
         [first] = session.receive(FIRST, [some_events(4)], 0)
@@ -291,7 +295,9 @@ def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself
 
 
 def test_the_first_event_goes_by_itself_if_a_sink_names_it():
-    """No batch is halved, and nothing is committed. (X35)"""
+    """If a sink names the first event of a batch, that event is tried alone; no batch is halved, and nothing is
+    committed. (X35)
+    """
     session = a_session(max_event_attempts=1)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     assert session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=0), 0) == []

@@ -17,8 +17,8 @@ def a_queue(*keys, size=1):
 
 
 def test_what_goes_back_comes_again_before_what_follows_it():
-    """An event that goes back comes again before those that follow it, even if other events of its batch are
-    delivered. (X60)
+    """An event that goes back to the queue is taken again before those that follow it, even if other events of its
+    batch are delivered. (X60)
     """
     queue = a_queue("a", "b", "a", "c")
     taken = queue.take(2)

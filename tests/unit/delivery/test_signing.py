@@ -38,7 +38,7 @@ def test_two_secrets_sign_until_the_old_one_expires():
 
 
 def test_the_example_of_the_scheme():
-    """The signature is that of the example in the Standard Webhooks specification."""
+    """The broker computes the signature of the example in the Standard Webhooks specification."""
     headers = signature_headers(
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
         b'{"test": 2432232314}',

@@ -55,7 +55,7 @@ def test_an_arn_says_where_a_target_is(kind, arn, name):
     ],
 )
 def test_anything_else_is_no_target(kind, text):
-    """Nothing in an ARN can lead to another host. (X38)"""
+    """A text that is not an ARN of the given kind is refused, so no target can lead to another host. (X38)"""
     assert parse_target(SinkType(kind), text) is None
 
 

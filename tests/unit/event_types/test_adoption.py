@@ -83,7 +83,7 @@ def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
-    """Cursors in the deleted timeline stay valid, although the other broker has removed its events. (R281)"""
+    """A topic that the other broker has deleted becomes a deleted timeline, in which cursors stay valid. (R281)"""
     adopt(broker, name, an_old("gone", 1, (7,)), open_timeline())
 
     assert broker.event_types.get(name).timelines[0].deleted
@@ -105,7 +105,9 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
 
 
 def test_a_compacted_event_type_can_adopt(broker):
-    """The event type has no events in other timelines yet, so no key can be in two timelines. (R281)"""
+    """A compacted event type can adopt topics: it has no events of its own yet, so no key can be in two timelines.
+    (R281)
+    """
     compacted = register(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
 
     adopt(broker, compacted.name, open_timeline())
@@ -134,7 +136,7 @@ def test_a_compacted_event_type_can_adopt(broker):
     ],
 )
 def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
-    """The event type stays unchanged, and clients can publish to it. (R281)"""
+    """If a request to adopt is refused, the event type stays unchanged, and clients can publish to it. (R281)"""
     with pytest.raises(Invalid, match=message):
         adopt(broker, name, *drafts)
 

@@ -124,7 +124,7 @@ def test_any_other_offset_is_refused_with_its_partition(offset):
     ],
 )
 def test_date_time_is_a_valid_offset(offset, moment):
-    """A date-time is accepted as well, in any time zone."""
+    """A date-time in any time zone is accepted as an offset."""
     assert parse(offset) == moment
 
 
@@ -220,7 +220,9 @@ def test_number_is_reported_as_it_was_sent(position, sent, shown):
     ],
 )
 def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
-    """The fast path reads offsets like the full parser, and leaves all others to it."""
+    """The fast path reads an offset in the newest timeline like the full parser, and leaves all other offsets to that
+    parser.
+    """
     found = position_in_newest_timeline(an_event_type(), offset)
 
     assert found == position

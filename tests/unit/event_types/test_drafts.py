@@ -47,7 +47,9 @@ def test_a_valid_draft_has_no_violations():
     ],
 )
 def test_fields_that_must_not_be_null(field):
-    """A mandatory field that is missing, and a field with a default that is null, is reported. (R5, R21, R68, R70)"""
+    """A mandatory field that is missing is reported, and so is null for a field that has a default. (R5, R21, R68,
+    R70)
+    """
     assert violations_of(**{field: None}) == [(field, "must not be null")]
 
 
@@ -101,7 +103,9 @@ def test_valid_names(name):
     ],
 )
 def test_invalid_names_have_violations(name):
-    """A name that begins with another character, or contains one, is refused. (R68, R69)"""
+    """A name is refused if it begins with a digit, or has an empty part, a part that begins with a hyphen or an
+    underscore, or any other character. (R68, R69)
+    """
     assert violations_of(name=name) == [("name", "format not allowed")]
 
 

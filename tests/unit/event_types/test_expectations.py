@@ -35,7 +35,9 @@ def test_a_name_of_ones_own_is_no_mistake():
     ],
 )
 def test_what_is_no_condition_is_refused(text, reason):
-    """The message names the annotation, the position and the text. (T5)"""
+    """If the text of an annotation is no condition, the message names the annotation, the position and the text.
+    (T5)
+    """
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({"nakadi.io/expect-total": text})
     assert refused.value.detail.startswith(f"Annotation nakadi.io/expect-total is not valid: {reason}")

@@ -41,7 +41,7 @@ def test_retention_beyond_limits(milliseconds, words):
 @pytest.mark.parametrize("category", Category)
 @pytest.mark.parametrize("policy", CleanupPolicy)
 def test_compaction_needs_metadata(policy, category):
-    """Events without metadata have no compaction key. (R98)"""
+    """Compaction is refused for the category `undefined`: without metadata, events have no compaction key. (R98)"""
     if category is Category.UNDEFINED and policy is not CleanupPolicy.DELETE:
         assert refusal_detail(rules.check_cleanup_policy, policy, category) == (
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"

@@ -69,7 +69,7 @@ def test_an_owner_selector_may_not_change():
 @pytest.mark.parametrize("old", CleanupPolicy)
 @pytest.mark.parametrize("new", CleanupPolicy)
 def test_changes_of_the_cleanup_policy(old, new):
-    """Only `delete` may change, and only to `compact_and_delete`. (R117)"""
+    """The cleanup policy may change from `delete` to `compact_and_delete`, and in no other way. (R117)"""
     if old is new or (old, new) == (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
         rules.check_cleanup_policy_change(old, new)
     else:

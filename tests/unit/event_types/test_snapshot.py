@@ -260,7 +260,7 @@ def test_number_beyond_64_bits_cannot_be_read():
 
 
 def test_no_cursors_are_refused():
-    """A stream without any partition is refused. (L22)"""
+    """A stream with an empty list of cursors is refused. (L22)"""
     with pytest.raises(CursorError) as refused:
         a_view(TimelineWithPast([9])).start_positions([])
     assert str(refused.value) == "invalid cursor format, partition: null offset: null"
@@ -288,7 +288,7 @@ def test_cursors_are_checked_in_order(cursors, reported):
 
 
 def test_partition_named_twice_is_refused():
-    """A stream reads each partition from one position. (L30)"""
+    """Two cursors for one partition are refused, because a stream reads each partition from one position. (L30)"""
     with pytest.raises(Invalid, match="duplicate partition ids provided in cursors"):
         a_view(TimelineWithPast([9])).start_positions([Cursor("0", "3"), Cursor("0", "4")])
 

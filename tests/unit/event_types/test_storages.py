@@ -51,7 +51,7 @@ def test_a_chosen_storage_is_used_for_new_event_types(storages):
 
 
 def test_the_default_storage_cannot_be_removed(storages):
-    """The storage for new event types is in use, even if it is still empty. (R238)"""
+    """The storage for new event types counts as in use, even if it is still empty, so it cannot be removed. (R238)"""
     storages.add(KAFKA)
     storages.choose("k")
 
@@ -191,6 +191,6 @@ def test_valid_ids_are_accepted(storages, storage_id):
 
 
 def test_an_embedded_storage_has_no_configuration(storages):
-    """Clients cannot choose where an embedded storage keeps its events. (R233)"""
+    """An embedded storage with a configuration is refused: clients cannot choose where it keeps its events. (R233)"""
     with pytest.raises(Invalid, match="embedded_configuration must be empty"):
         storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

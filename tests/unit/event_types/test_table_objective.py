@@ -62,7 +62,9 @@ def test_what_is_no_objective_is_refused(text):
 
 
 def test_a_commit_counts_what_it_adds():
-    """Events are late if they arrived later than the objective demands; ten minutes share one count. (T14)"""
+    """Events are late if they arrived later than the objective demands. The events of ten minutes share one count.
+    (T14)
+    """
     since = A_MOMENT - timedelta(days=1)
     first = count_commit(OBJECTIVE, None, [added(5, 59), added(3, 61)], since, A_MOMENT)
     assert first == TableFreshness(3600, since, (MinuteCounts(TEN_MINUTES, 5, 3),))

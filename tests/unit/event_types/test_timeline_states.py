@@ -50,6 +50,6 @@ def test_only_what_is_in_the_table_can_happen(state, fact):
 
 
 def test_what_does_not_say_what_happened_is_refused():
-    """A closed timeline without its last offsets would look open to every reader."""
+    """A closed timeline without its last offsets is refused, because it would look open to every reader."""
     with pytest.raises(AssertionError):
         timeline_after(timeline_in(TimelineState.OPEN), TimelineFact.ENDED, cleaned_up_at=NOW)

@@ -150,7 +150,7 @@ def test_a_stream_is_not_opened_here():
 
 
 def test_an_invocation_from_the_console_is_answered():
-    """The console's test invocations have null in place of headers."""
+    """An invocation from the AWS console, which has null in place of headers, is answered."""
     assert invoke(load_event("console_test_invocation"))["body"] == "OK"
 
 
@@ -167,7 +167,9 @@ def test_a_long_answer_is_packed_for_who_wants_it():
 
 
 def test_an_answer_is_not_packed_for_a_request_without_accept():
-    """The gateway would pass on the text of the base64. Go's client, for example, sends no `Accept` header."""
+    """The answer to a request without `Accept`, such as one from Go's client, is not compressed, because the gateway
+    would pass on the text of the base64.
+    """
     answer = handle_gateway_event(APPLICATION, asking_for("/long", accept=None, packed=True), None)
 
     assert not answer["isBase64Encoded"]
@@ -176,7 +178,9 @@ def test_an_answer_is_not_packed_for_a_request_without_accept():
 
 
 def test_an_answer_that_lambda_would_refuse_is_a_problem_that_says_what_to_do():
-    """An answer of more than six megabytes is not returned; compressed, the same answer is small enough."""
+    """An answer of more than six megabytes becomes a Problem that advises the client to accept gzip; compressed, the
+    same answer is small enough.
+    """
     refused = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
     problem = json.loads(refused["body"])
     packed = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)

@@ -223,7 +223,7 @@ def test_a_flow_id_is_made_up_where_there_is_none():
 
 
 def test_a_path_in_the_log_is_cut(caplog):
-    """A client cannot make log lines arbitrarily long."""
+    """A long path is cut in the log, so a client cannot make log lines arbitrarily long."""
     with caplog.at_level(logging.INFO, "nakadi.access"):
         ask("GET", "/things/" + "x" * 5_000)
 

@@ -310,7 +310,7 @@ def test_a_stream_that_fails_is_cut_off(caplog):
 
 
 def test_streams_are_asked_to_end():
-    """Once the process is about to end, every stream is told, even one that only begins then."""
+    """Once the process is about to end, every stream is asked to end, even one that only begins then."""
 
     opened = asyncio.Event()
 

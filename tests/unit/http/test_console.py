@@ -51,7 +51,7 @@ def test_an_asset_is_kept_for_ever_and_packed(console):
 
 
 def test_the_address_without_a_slash_leads_to_the_page(console):
-    """The page refers to its assets relative to a folder, so its own address has to end with a slash."""
+    """The address without a slash at its end redirects to the page, which refers to its assets relative to a folder."""
     answer = console.get("/console?theme=dark")
     assert (answer.status_code, answer.headers["location"]) == (308, "console/")
 
@@ -77,7 +77,7 @@ def test_nothing_else_is_served(console, path):
 
 @pytest.mark.parametrize("path", [b"/console/assets/../secret.js", b"/console/assets/../../outside.js"])
 def test_no_path_leads_out_of_the_assets(console, path):
-    """Unescaped dots in a path lead nowhere."""
+    """A path with unescaped dots does not lead out of the folder of assets."""
     answer = console.send(console.build_request("GET", "/console/", extensions={"target": path}))
     assert answer.status_code == 404
     assert "outside" not in answer.text
@@ -113,7 +113,9 @@ def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
     ],
 )
 def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
-    """The broker does not start, and its error message names the variable."""
+    """If the settings for signing in cannot work, the broker does not start, and its error message names the
+    variable.
+    """
     with pytest.raises(BadSetting, match="NAKADI_CONSOLE_SIGN_IN"):
         Broker(console_sign_in=tuple(wrong.items()))
 

@@ -240,7 +240,9 @@ def test_a_connection_that_is_not_kept_is_closed(wire, handler, version, header)
 
 
 def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handler, metrics):
-    """If a client leaves meanwhile, its events are stored, its memory is returned, and the next client is served."""
+    """If a client leaves while its append waits, its events are stored, its memory is returned, and the next client is
+    served.
+    """
     with Wire(serving.url) as leaving:
         publish(leaving)
         until(lambda: handler.log.waiting)
@@ -308,7 +310,9 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
 
 
 def test_everything_in_a_mailbox_is_delivered_once(caplog):
-    """Threads add values at any time; a delivery that fails does not stop the others."""
+    """Threads add values to a mailbox at any time; each value is delivered once, and a delivery that fails does not
+    stop the others.
+    """
 
     async def run():
         mailbox, delivered = LoopMailbox(), Counter()

@@ -69,7 +69,7 @@ def test_nothing_is_lost_between_threads():
 
 
 def test_requests_that_no_one_counts_have_no_limit():
-    """Without a limit, taking has no effect."""
+    """A request whose memory is not counted may take any amount, and none of it counts as taken."""
     UNLIMITED_SHARE.take(1 << 60)
     UNLIMITED_SHARE.close()
 
@@ -77,7 +77,9 @@ def test_requests_that_no_one_counts_have_no_limit():
 
 
 def test_the_allocator_is_told_where_the_system_can(monkeypatch):
-    """The C library keeps little free memory, and returns the rest; a library without these functions is left alone."""
+    """The broker has the C library keep little free memory, and return the rest. A library that lacks the functions for
+    this is left alone.
+    """
     called = []
 
     def find_function(name):

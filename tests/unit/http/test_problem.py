@@ -215,7 +215,7 @@ def test_faults_with_the_same_cause_share_a_ticket_for_a_minute():
 
 
 def test_many_causes_take_bounded_memory(monkeypatch):
-    """If causes differ from fault to fault, the oldest ones are forgotten, and have a new ticket."""
+    """If causes differ from fault to fault, the oldest causes are forgotten; a forgotten cause gets a new ticket."""
     monkeypatch.setattr(problem, "MAX_CAUSES_WITH_TICKETS", 3)
     tickets = problem.Tickets(HandMovedClock().monotonic)
     first = tickets.ticket_of(outcomes.Unavailable("0"))

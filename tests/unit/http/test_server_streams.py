@@ -79,8 +79,8 @@ def test_a_connection_can_be_used_again_behind_a_stream(wire):
 
 
 def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch):
-    """A proxy reuses connections, so they stay open after a stream: a request that it sends at the moment of closing
-    would be lost.
+    """The connection of a proxy, which reuses connections, stays open after a stream: a request that the proxy sends at
+    the moment of closing would be lost.
     """
     monkeypatch.setattr(connection, "CLOSE_AFTER_STREAM_TIMEOUT_SECONDS", 0.0)
     three = Route(

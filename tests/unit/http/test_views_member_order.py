@@ -126,8 +126,9 @@ def test_members_come_in_the_order_that_clients_know(api, method, path, body, wi
 
 
 def test_a_link_to_the_next_page_can_be_read(api):
-    """In a link, the colon of a reader stays unescaped, and characters that would break a query are escaped. (S46,
-    S50)"""
+    """In a link, the colon in the parameter `reader` stays unescaped, and characters that would break a query are
+    escaped. (S46, S50)
+    """
     reader, application = "service:a b&c/d", "shop+ü"
     both = {"admins": attributes("ann"), "readers": [{"data_type": "service", "value": "a b&c/d"}]}
     for group in "xy":

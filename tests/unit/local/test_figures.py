@@ -73,7 +73,7 @@ def test_what_clients_did_in_several_processes_adds_up():
 
 
 def test_processor_time_is_reported_as_processes_counted_it():
-    """The CPU time of a process that has ended is still included."""
+    """The CPU time of a process that has ended is still included in that of the broker."""
     reported = collect_samples(
         merged_metrics(
             [take_snapshot(make_figures(3, 1.0)), totals_of_ended_processes([take_snapshot(make_figures(4, 1.0))], 5.0)]

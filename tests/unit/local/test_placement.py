@@ -23,8 +23,8 @@ def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, co
 
 
 def test_the_process_that_commits_serves_the_publishers_of_few_events():
-    """The process that commits serves clients that publish few events, until enough of them share commits; for all
-    other connections, its load counts.
+    """The process that commits serves clients that publish few events, until enough of them share commits; other
+    connections go to the process with the least load.
     """
     for connections in range(MAX_PUBLISHERS_OF_FEW_EVENTS):
         assert load_of_supervisor(connections, 2, few_events=True) == 0

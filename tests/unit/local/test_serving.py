@@ -52,7 +52,7 @@ def test_nothing_is_left_behind():
 
 
 def test_a_port_that_is_taken_is_an_error():
-    """Only one process can use a port."""
+    """A second server on a port that is taken is refused, because only one process can use a port."""
     with ServerThread(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
         ServerThread(APPLICATION, port=serving.port)
 

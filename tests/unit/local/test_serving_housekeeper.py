@@ -72,7 +72,7 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
 
 
 def test_a_broker_without_a_data_file_looks_for_no_wipe():
-    """A broker in memory has nothing to wipe."""
+    """A broker in memory looks for no wipe, because it has nothing to wipe."""
     with (
         closing(open_broker(Settings(registry="memory:", event_log="memory:"))) as broker,
         started_threads() as threads,

@@ -127,7 +127,7 @@ def test_only_the_first_items_of_a_list_that_is_too_long_are_reported():
 
 
 def test_cursors_conform_if_their_members_are_texts():
-    """Strings conform; other scalars must be converted to strings before."""
+    """The members of a cursor have to be strings; other scalars must be converted to strings before the check."""
     assert conforms_to_schema("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
     for items in (None, [None], [{}], [{**CURSOR, "partition": 0}], [{**CURSOR, "offset": ""}], "x"):
         assert not conforms_to_schema("SubscriptionCursorList", {"items": items})
@@ -138,7 +138,9 @@ def test_cursors_conform_if_their_members_are_texts():
 
 
 def test_nothing_is_loaded_before_a_body_is_checked():
-    """Most functions check no body, and start faster without the compiler and the YAML reader."""
+    """Nothing is loaded before a body is checked: most functions check no body, and start faster without the compiler
+    and the YAML reader.
+    """
     code = "import sys, nakadi.openapi.checks; sys.exit(bool({'yaml', 'fastjsonschema'} & set(sys.modules)))"
     environment = plain_environment(PYTHONPATH=str(ROOT / "layers" / "nakadi" / "python"))
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0

@@ -139,7 +139,9 @@ def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
 
 
 def test_numbers_tell_how_many_bits_they_have() -> None:
-    """Generated clients have integer types of 32 or 64 bits, and need to know which to use."""
+    """Every integer in the description states its number of bits, because generated clients have integer types of 32 or
+    64 bits.
+    """
     numbers = {place: node for place, node in nodes(openapi.document()) if node.get("type") == "integer"}
     assert numbers
     assert {place for place, node in numbers.items() if node.get("format") not in ("int32", "int64")} == set()
@@ -188,7 +190,7 @@ def test_published_examples_fit_their_categories() -> None:
     ],
 )
 def test_words_are_those_of_the_model(schema: str, member: str | None, words: type[StrEnum]) -> None:
-    """If the description lists words, they are all the words that the broker knows."""
+    """If the description lists the words that a member may have, they are all the words that the broker knows."""
     described = SCHEMAS[schema] if member is None else SCHEMAS[schema]["properties"][member]
     assert sorted(described["enum"]) == sorted(words)
 

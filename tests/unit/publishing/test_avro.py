@@ -104,7 +104,7 @@ def test_events_come_in_blocks(house, an_order_type):
     ],
 )
 def test_bytes_that_lie_are_no_batch(house, an_order_type, body, reason):
-    """Lengths and counts are checked before they are used, and nothing is stored. (P151)"""
+    """Lengths and counts are checked before they are used; if one of them is wrong, nothing is stored. (P151)"""
     with pytest.raises(Malformed) as refused:
         publish(house, an_order_type, body=HEAD + body(envelopes_of(an_order_type, PAYLOAD)))
     assert reason in str(refused.value)
@@ -328,7 +328,9 @@ def test_a_payload_may_begin_with_its_own_fingerprint_only(house, an_order_type)
 
 
 def test_forms_that_are_not_used_are_forgotten():
-    """A broker with many event types keeps only those in use."""
+    """The prepared forms of payloads are cached for a limited number of event types; the form that was not used for
+    longest is dropped.
+    """
     forms = PayloadForms(max_forms=2)
     first, second, third = (avro_type() for _ in range(3))
     made = forms.get_or_make(first, first.schema)

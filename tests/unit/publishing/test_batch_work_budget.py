@@ -57,7 +57,7 @@ def test_more_work_takes_one_turn_and_gives_it_back():
 
 
 def test_all_portions_together_are_the_most():
-    """Portions have the same size until larger ones are requested, and the last one is the remainder."""
+    """Portions of steps have the same size until larger ones are requested, and the last portion is the remainder."""
     with a_budget(most=6_000_000) as budget:
         portions = [budget.steps[0]]
         for larger in (False, False, True, False):
@@ -123,7 +123,7 @@ def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
 
 
 def test_events_that_fit_are_stored(house):
-    """With enough steps, the same batch is stored."""
+    """With enough steps, a batch that would otherwise take too many is stored."""
     event_type = limit_steps(house, 50_000_000).add(an_event_type(schema=SLOW))
     assert house.publish(event_type, [EVENT] * 20).status is BatchStatus.STORED
 

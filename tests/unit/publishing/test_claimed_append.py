@@ -96,8 +96,9 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(log_with_claim):
 
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(log_with_claim):
-    """Until the attempt is certainly over, no publisher is told that the event is stored; then the next attempt stores
-    it. (P158)"""
+    """Until a dead attempt is certainly over, no publisher is told that the event is stored; then the next attempt
+    stores it. (P158)
+    """
     log_with_claim.attempt_until("_append_to")
     assert run_steps(log_with_claim.attempt().steps()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())

@@ -151,7 +151,7 @@ def test_ids_are_those_of_the_cloud_events():
 
 
 def test_parts_make_an_event():
-    """Attributes and data are given separately; without data, an event has only metadata. (E1)"""
+    """In binary mode, attributes and data come separately; without data, an event has only metadata. (E1)"""
     attributes = {each: str(value) for each, value in a_cloud_event().items()}
     reader = CloudEventReader(now=NOW)
 

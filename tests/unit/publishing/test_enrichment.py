@@ -77,7 +77,7 @@ def test_the_trace_of_the_request_is_that_of_events_without_one(category):
 
 
 def test_only_where_it_is_asked_for():
-    """Events of event types without the strategy stay unchanged. (P99)"""
+    """Events of an event type without the enrichment strategy stay unchanged. (P99)"""
     event = {"metadata": {"x": 1}}
     assert enrich(event, {}, strategies=()) == [event, {}]
 

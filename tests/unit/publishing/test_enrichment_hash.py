@@ -27,7 +27,7 @@ def test_the_hash_is_java_s(text, value):
 
 @given(some.text(some.characters(exclude_categories=["Cs"]), max_size=300))
 def test_the_hash_of_any_text(text):
-    """Long strings and characters beyond ASCII follow the same rule, unit by unit. (P82)"""
+    """Long strings and characters beyond ASCII are hashed as in Java, too, unit by unit. (P82)"""
     units = text.encode("utf-16-be")
     total = 0
     for high, low in zip(units[::2], units[1::2], strict=True):

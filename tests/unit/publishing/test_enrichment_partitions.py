@@ -148,7 +148,7 @@ def test_hash_without_key_fields():
 
 
 def test_random_is_drawn_for_each_event():
-    """Each event gets its own random partition, whatever its metadata. (P78, P79)"""
+    """With the strategy `random`, each event gets its own random partition, whatever its metadata. (P78, P79)"""
     drawn = iter([0.5, 0.0, 0.999])
     events = [{"metadata": {"partition": "1"}}] * 3
     assert partitions_of(events, lambda: next(drawn), partitions=4) == [2, 0, 3]
@@ -170,7 +170,7 @@ USER_DEFINED = {"partition_strategy": PartitionStrategy.USER_DEFINED, "partition
 
 
 def test_user_defined_partitions_come_from_the_metadata():
-    """The partition in the metadata is used. (P78, P80)"""
+    """With the strategy `user_defined`, the partition in the metadata is used. (P78, P80)"""
     assert partitions_of([{"metadata": {"partition": "11"}}, {"metadata": {"partition": "0"}}], **USER_DEFINED) == [
         11,
         0,
@@ -179,7 +179,7 @@ def test_user_defined_partitions_come_from_the_metadata():
 
 @pytest.mark.parametrize("event", [{}, {"metadata": 1}, {"metadata": {}}, {"metadata": {"partition": 1}}])
 def test_user_defined_without_a_partition(event):
-    """An event must name its partition with a string. (P80)"""
+    """With the strategy `user_defined`, an event must name its partition with a string. (P80)"""
     assert (
         refusal([event], **USER_DEFINED).detail
         == "Failed to resolve partition. Failed to get partition from event metadata"

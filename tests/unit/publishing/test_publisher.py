@@ -68,7 +68,9 @@ def test_refused_events_are_counted(house):
 
 
 def test_events_of_a_refused_batch_are_counted(house):
-    """If a batch is aborted because of one event, all its events count as refused at the step that refused the one."""
+    """If a batch is aborted because of one event, all its events count as refused at the step that refused this
+    event.
+    """
     event_type = house.add(an_event_type(**STRICT, **BY_KEY))
     refused = house.publisher.metrics.events_refused
     house.publish(event_type, [{"ok": 1, "k": "a"}, {}, {"ok": 1, "k": "b"}])
@@ -226,7 +228,7 @@ def test_partitions_succeed_and_fail_one_by_one(house):
 
 
 def test_all_may_fail(house):
-    """The response has the same form even if no event could be stored. (P112, P113)"""
+    """If no event could be stored, the response has the same form as if some were. (P112, P113)"""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     outcome = house.publish(event_type, [{}, {}])

@@ -232,8 +232,9 @@ def test_a_body_that_cannot_be_read_is_told_first():
 
 
 def test_a_batch_may_be_longer_than_its_longest_event():
-    """The limit holds for each event: a longer body of smaller events is accepted, and one with an event beyond the
-    limit is refused."""
+    """The size limit holds for each event: a longer body of smaller events is accepted, and one with an event beyond
+    the limit is refused.
+    """
     [house, _] = make_houses()
     limit = house.publisher.limits.max_event_bytes
     small, large = ({"n": 0, "note": "x" * size, "metadata": metadata()} for size in (limit // 5, limit))

@@ -37,7 +37,7 @@ STAMP = {"published_by": "ann", "received_at": "2026-11-21T00:00:00.000Z", "even
     ],
 )
 def test_a_member_is_found_in_its_place(event):
-    """The bounds are those of the event's own member, whatever the spelling of its name. (P105, P106)"""
+    """The bounds that are found are those of the event's own member, whatever the spelling of its name. (P105, P106)"""
     start, end = member_bounds(event.encode(), "metadata")
     text = event.encode()
     assert json.loads(text[start:end]) == json.loads(event)["metadata"]
@@ -46,7 +46,7 @@ def test_a_member_is_found_in_its_place(event):
 
 
 def a_hostile_event(draw, schemas):
-    """Members beside the metadata, and nested ones, have names and values that look like metadata."""
+    """An event whose members beside the metadata, and nested ones, have names and values that look like metadata."""
     metadata = {"eid": EID, draw.choice(("span_ctx", "x")): {draw.choice(NAMES): draw.choice(TEXTS)}}
     members = [(draw.choice(NAMES), schemas.anything(3)) for _ in range(draw.randint(0, 4))]
     members = [member for member in dict(members).items() if member[0] != "metadata"]

@@ -351,7 +351,7 @@ def test_a_server_looks_at_once_whether_a_feature_is_on_again():
 
 
 def test_a_server_writes_a_whole_batch_at_once():
-    """A full batch is written before its time has come."""
+    """A full batch is written before the interval between writes is over."""
     world = KpiProcess(write_interval_seconds=3600)
     world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):

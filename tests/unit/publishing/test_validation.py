@@ -270,7 +270,7 @@ def test_all_violations_are_reported(house):
     ],
 )
 def test_kinds_are_named_as_in_java(house, value, name):
-    """The type that was found has its Java name. (P72)"""
+    """The message names the type of a wrong value as Java does. (P72)"""
     event_type = an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}'))
     assert detail(house, event_type, {"a": value}) == f"#/a: expected type: String, found: {name}"
 
@@ -320,7 +320,7 @@ def test_the_largest_event(house, around):
 
 
 def test_an_event_above_the_limit(house):
-    """An event that is one byte larger fails, and the message contains both sizes. (P38)"""
+    """An event that is one byte larger than the maximum fails, and the message contains both sizes. (P38)"""
     event_type = house.add(an_event_type())
     outcome = house.publish(event_type, f'[{{"a":"x"}},{event_of_size(999_001)},{{}}]'.encode())
     assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
@@ -337,7 +337,7 @@ def test_sizes_are_looked_at_last(house):
 
 
 def test_enrichment_may_go_beyond_the_limit(house):
-    """The broker's additions do not count towards the size. (P39)"""
+    """The broker's additions do not count towards the size of an event. (P39)"""
     event_type = house.add(a_business_type())
     text = json.dumps({"metadata": metadata(), "a": ""}, separators=(",", ":"))
     text = text.replace('"a":""', f'"a":"{"x" * (999_000 - len(text))}"')

@@ -59,7 +59,7 @@ def test_anything_else_is_no_duration(last):
 
 
 def test_spans_go_over_timelines():
-    """A number of events reaches back into older timelines, and so does a time. (H2, H4)"""
+    """A span of a number of events reaches back into older timelines, and so does a span of a time. (H2, H4)"""
     event_type, logs = an_event_type_with_past(TimelineWithPast([5, 3], expired=[1, 0]), TimelineWithPast([2, 0]))
     now = A_MOMENT + timedelta(hours=3)
 
@@ -123,7 +123,7 @@ def world():
 
 
 def test_a_span_ends_where_it_says(world):
-    """A span ends where it ended at the beginning of the reading; later events are not read. (H2)"""
+    """A span ends with the events that were stored when its reading began; later events are not read. (H2)"""
     world.publish(*range(2500))
     assert world.numbers(3, 2100) == list(range(3, 2101))
     assert world.numbers(3, 3) == [3]
@@ -142,7 +142,7 @@ def test_a_log_that_does_not_answer_is_asked_again(world):
 
 
 def test_events_that_expire_meanwhile_are_left_out(world):
-    """Reading continues with the oldest event that still exists. (H4)"""
+    """If events expire during the reading, it continues with the oldest event that still exists. (H4)"""
     world.publish(*range(10))
     world.log.trim(world.topic, 0, A_MOMENT + timedelta(days=1))
     assert world.numbers(0, 9) == []

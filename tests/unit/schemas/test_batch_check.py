@@ -322,7 +322,7 @@ def test_what_a_type_says_needs_no_code(said):
     ],
 )
 def test_what_no_type_says_is_a_part(said):
-    """One part of the schema is left to code, and no others."""
+    """A value that no type expresses is left to code, as the only part of its schema."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": said}}
     assert [part.path for part in check_for(schema).parts] == [("x",)]
 

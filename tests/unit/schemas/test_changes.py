@@ -97,7 +97,9 @@ def test_enums_are_sets_of_values(old, new, changed):
 
 
 def test_combinations_are_compared_by_position():
-    """The numbers of members are compared first, then the criterion, then each member by position. (R200)"""
+    """Of two combinations, the numbers of members are compared first, then the criterion, then each member by position.
+    (R200)
+    """
     one, two = {"type": "string"}, {"type": "null"}
 
     assert diffs({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]

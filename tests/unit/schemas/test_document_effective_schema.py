@@ -129,7 +129,7 @@ def test_references_of_data_events_keep_their_meaning():
 
 
 def test_data_events_keep_their_draft():
-    """The envelope has the draft of the submitted schema. (R172, deviation)"""
+    """The envelope of a data event has the draft of the submitted schema. (R172, deviation)"""
     draft_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"n": {"exclusiveMinimum": 5}}}
 
     moved = effective(draft_7, Category.DATA)
@@ -140,7 +140,9 @@ def test_data_events_keep_their_draft():
 
 
 def test_data_is_closed_in_mode_compatible():
-    """The submitted schema and its definitions are closed. (R169, R172, R177)"""
+    """In the mode `compatible`, the submitted schema and its definitions are closed within `data`. (R169, R172,
+    R177)
+    """
     schema = {"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": {"d": {"properties": {}}}}
 
     moved = effective(schema, Category.DATA, CompatibilityMode.COMPATIBLE)
@@ -153,7 +155,9 @@ def test_data_is_closed_in_mode_compatible():
 
 
 def test_metadata_is_what_it_is():
-    """The metadata has exactly these members, two of which are required. (R173, R175, P62, P63)"""
+    """The metadata in an effective schema has exactly the members that the contract lists, two of which are required.
+    (R173, R175, P62, P63)
+    """
     assert metadata_schema("shop.order", DELETE) == {
         "type": "object",
         "additionalProperties": False,

@@ -301,7 +301,7 @@ def test_a_refusal_lists_the_forbidden_changes_only():
 
 
 def test_a_refusal_explains_itself_to_people():
-    """In addition to the text for machines, it names the change, the reason, and the remedy. (R192)"""
+    """In addition to the text for machines, a refusal names the change, the reason, and the remedy. (R192)"""
     reason = refusal(AB, A).reasons[0]
 
     assert (reason.rule, reason.path) == ("PROPERTY_REMOVED", "#/properties/b")
@@ -353,7 +353,9 @@ def test_tightening_forbids_everything_else(old, new):
 
 
 def test_tightening_lists_what_it_forbids():
-    """Every forbidden change is reported, with the same messages as in other changes. (R193)"""
+    """Every change that may not accompany the change of mode is reported, with the same messages as otherwise.
+    (R193)
+    """
     refused = refusal(
         {"properties": {"a": {}, "b": S}}, {"properties": {"a": S}, "required": ["a"]}, FORWARD, COMPATIBLE
     )

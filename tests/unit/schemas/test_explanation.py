@@ -108,7 +108,7 @@ def test_events_without_metadata_worth_the_name(metadata, line):
     ],
 )
 def test_types_have_java_names(type_name, value, text):
-    """Types have their Java names. (P72, R182)"""
+    """Explanations name types as Java does. (P72, R182)"""
     assert explain({"properties": {"a": {"type": type_name}}}, {"a": value}) == f"#/a: {text}"
 
 
@@ -277,7 +277,7 @@ def test_a_combinator_at_a_place():
 
 
 def test_the_schema_false():
-    """The message says that the schema accepts nothing. (P72)"""
+    """If the schema of a value is `false`, the message says that it accepts nothing. (P72)"""
     assert explain(SEVEN | {"properties": {"a": False}}, {"a": 1}) == "#/a: false schema always fails"
 
 

@@ -140,7 +140,7 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 
 
 def test_memory_for_instructions():
-    """A large pattern does not fit into the usual memory."""
+    """A pattern for which the usual memory is too small is compiled with more memory."""
     with pytest.raises(re2.error):
         re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY_BYTES))
     assert compile_pattern(r"\pL{20}").instruction_count > formats._MAX_INSTRUCTIONS_OF_USUAL_PATTERN

@@ -32,7 +32,7 @@ def test_nothing_changes_without_a_difference(value):
 
 
 def test_a_patch_touches_no_more_than_it_must():
-    """Members that are equal on both sides are not named. (R297)"""
+    """A patch does not name members that are equal on both sides. (R297)"""
     before = {"type": "object", "properties": {"a": {"type": "string"}, "b/c": {"type": "string"}}}
     after = {"type": "object", "properties": {"a": {"type": "string"}, "b/c": {"type": "null"}, "d": True}}
 

@@ -37,7 +37,7 @@ def test_several_violations_are_counted_together():
 
 
 def test_counting_violations_stops_at_a_limit():
-    """Counting stops at a limit. (P71)"""
+    """The count of violations stops at a limit. (P71)"""
     many = combined_violation(
         "#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_VIOLATION_LINES + 1))
     )
@@ -79,7 +79,7 @@ def test_quoting_is_work():
 
 
 def test_messages_have_java_names_of_types():
-    """Types have their Java names. (P72)"""
+    """Messages name types as Java does. (P72)"""
     assert type_mismatch_message("string", 1) == "expected type: String, found: Integer"
     assert type_mismatch_message("object", 2**40) == "expected type: JSONObject, found: Long"
 

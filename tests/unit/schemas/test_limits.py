@@ -36,7 +36,7 @@ def test_the_depth_of_a_schema_is_limited():
 
 
 def test_the_number_of_nodes_is_limited():
-    """Every node of a schema counts, wherever it is."""
+    """Every node of a schema counts towards the limit, wherever it is."""
     check_schema_size({"title": [0] * 9_998})
 
     assert refusal({"title": [0] * 9_999}) == "schema is too large: at most 10000 values are possible, found 10001"

@@ -236,7 +236,7 @@ EVENT_BOMBS: dict[str, Callable[[], tuple[dict[str, Any], Any]]] = {
     ),
 )
 def test_events_that_take_too_long(name):
-    """The work for one event is limited: within the limit, it gets an answer. (P56, P71)"""
+    """The work for one event is limited, and every event gets an answer within that limit. (P56, P71)"""
     schema, event = EVENT_BOMBS[name]()
     validator = compile_validator(schema)
 

@@ -14,12 +14,12 @@ def values(old, new):
 
 
 def test_a_property_that_is_gone_has_an_old_value_alone():
-    """A removed member is shown unchanged. (R296)"""
+    """For a removed property, the old value is shown unchanged, and no new one. (R296)"""
     assert values({"properties": {"a": S, "b": INT}}, {"properties": {"a": S}})[0] == INT
 
 
 def test_added_properties_are_shown_without_the_others():
-    """Only the new properties are shown. (R296)"""
+    """For a change that adds properties, only these properties are shown. (R296)"""
     old, new = values({"properties": {"a": S}}, {"properties": {"a": S, "b": INT}})
     assert new == {"b": INT}
     assert old != S

@@ -44,7 +44,9 @@ paths = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tu
 
 @given(values, paths, st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_what_is_cut_is_what_a_parser_would_keep(value, paths, ascii_only, indent):
-    """For any event in any spelling, the projection has the same values as the slow one. (D11)"""
+    """For any event in any spelling, the projection has the same values as a slow projection of the parsed event.
+    (D11)
+    """
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     found = Projection(paths).cut(text.encode("utf-8", "surrogatepass"))
     assert json.loads(found) == model(value, paths)

@@ -120,7 +120,7 @@ def test_unknown_keywords_are_welcome(mode):
 
 
 def test_unknown_keywords_are_not_welcome_in_mode_compatible():
-    """The mode `compatible` has a language of its own. (R158, R161, R163)"""
+    """In the mode `compatible`, keywords that are not in its own language are refused. (R158, R161, R163)"""
     assert refusal({"properties": {"a": {"x-extensible-enum": ["b"]}}}, mode=COMPATIBLE) == (
         "Invalid schema: Invalid schema found in [#/properties/a]: extraneous key [x-extensible-enum] is not permitted"
     )

@@ -53,7 +53,9 @@ def test_values_that_types_do_not_express_are_checked_in_their_places(properties
 
 
 def test_a_part_about_a_whole_object_needs_the_object():
-    """A type keeps only the members that it names, so events with such a part are parsed."""
+    """If a part of a schema is about a whole object, events are parsed, because a type keeps only the members that it
+    names.
+    """
     whole = {"type": "object", "properties": {"b": {"type": "integer"}}, "minProperties": 2}
     for part, shape in ((whole, lambda a: {"a": a}), ({"type": "array", "items": whole}, lambda a: {"a": [a]})):
         check = text_check_of({"a": part})

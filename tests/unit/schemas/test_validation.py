@@ -85,7 +85,7 @@ def test_strict_events():
     ],
 )
 def test_metadata(more):
-    """Metadata may have the listed members. (P62)"""
+    """Metadata may have the members that the contract lists. (P62)"""
     assert validator().accepts({"metadata": METADATA | more})
 
 
@@ -229,7 +229,9 @@ def test_schemas_that_cannot_be_used(schema, reason):
 
 
 def drafts_as_we_read_them(draft: int):
-    """The reference for the fuzzing below, with one intended difference: 1.0 is not an integer."""
+    """The independent implementation with which random cases are compared, with one intended difference: 1.0 is not an
+    integer.
+    """
     known = {4: jsonschema.Draft4Validator, 6: jsonschema.Draft6Validator, 7: jsonschema.Draft7Validator}[draft]
     integers = known.TYPE_CHECKER.redefine(
         "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)

@@ -490,7 +490,7 @@ def test_a_missing_topic_ends_nothing_by_itself():
 
 
 def test_the_form_of_lines_is_not_the_drivers_business():
-    """Server-sent events are sent in the same way, and begin immediately."""
+    """Server-sent events are sent in the same way as lines of JSON, and begin immediately."""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()

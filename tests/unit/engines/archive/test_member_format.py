@@ -113,7 +113,7 @@ def test_plain_events_stay_text():
 
 @pytest.mark.parametrize("others", [EVENTS, [plain_event(20)]])
 def test_events_of_several_members_follow_each_other(others):
-    """Text members and other members make one sequence."""
+    """The events of members that are read as text, and of other members, follow each other in one sequence."""
     events = [plain_event(0), plain_event(1), *others, plain_event(30)]
     content = b"".join(member_format.pack_member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
     assert list(member_format.parse_partition_member(content, "t", 0)) == events

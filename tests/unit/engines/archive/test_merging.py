@@ -369,7 +369,7 @@ def test_objects_that_many_partitions_share_are_read_once(setup: MergingSetup):
 
 
 def test_blocks_are_what_the_store_has():
-    """Ranges from blocks equal ranges from the store, even where they span two blocks; memory is bounded."""
+    """A range that is cut from blocks equals the range in the store, even if it spans two blocks; memory is bounded."""
     store = CountingStore()
     content = bytes(range(256)) * (5 << 12)
     store.put("large", content)

@@ -184,7 +184,7 @@ def test_many_windows_are_read_in_few_rounds():
 
 
 def test_a_slice_takes_many_small_segments_at_once():
-    """The reader requests slices of the given size, and each object of small windows is read once."""
+    """The reader fills slices of the requested size from many small objects, each of which it reads once."""
     setup = ReadingSetup(*[10] * 200)
     place, slices = 0, 0
     with closing(setup.reader):

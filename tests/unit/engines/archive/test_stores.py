@@ -235,7 +235,7 @@ def test_a_bucket_without_versions_has_no_old_ones():
 
 
 def test_a_version_that_is_not_removed_is_named():
-    """S3 reports the removal of each version separately."""
+    """If S3 does not remove one of several versions, the result names that version and the reason."""
     stays, goes = OldVersion("a", "1", 1), OldVersion("a", "2", 1)
     answer = {"Errors": [{"Key": "a", "VersionId": "1", "Code": "AccessDenied"}]}
     store = S3Store(AnsweringS3Client(answer), "archive")

@@ -286,7 +286,9 @@ class TestChores:
 
     @pytest.fixture
     def broken_topic(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """Another topic, whose events cannot be archived, cooled or merged; it comes first."""
+        """Another topic, for which archiving, the removal from the hot half, and merging fail; it is processed
+        first.
+        """
         tiered_fixture.log.create_topic("a.broken", 1)
         run_blocking(tiered_fixture.log.append("a.broken", {0: [Record(b"1")]}))
         bounds, topic = tiered_fixture.hot.bounds, tiered_fixture.index.topic

@@ -45,7 +45,7 @@ def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_an_outline_reports_keys_and_tombstones(given_records):
-    """The outline has what compaction needs to know about each offset."""
+    """The outline of a frame has what compaction needs to know about each offset."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.keys_and_tombstones(frame) == expected
@@ -63,7 +63,7 @@ def test_many_events_are_compressed():
 
 @pytest.mark.parametrize("value", [b"1\n2", b"\n"])
 def test_a_line_break_is_refused(value):
-    """An event with a line break would look like two events."""
+    """An event with a line break is refused, because it would look like two events."""
     with pytest.raises(ValueError, match="line break"):
         frames.encode([Record(value)])
 

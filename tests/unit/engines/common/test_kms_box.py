@@ -19,7 +19,9 @@ def a_key(kms):
 
 
 def test_what_was_sealed_is_opened_with_the_same_key_and_context_only(kms):
-    """A secret may be longer than the data that KMS itself encrypts. (X47)"""
+    """What was sealed is opened only with the same key and context, and may be longer than what KMS itself encrypts.
+    (X47)
+    """
     key = a_key(kms)
     box, secret = KmsSecretBox(key), b"secret" * 2000
     sealed = box.seal(secret, "here")

@@ -80,7 +80,7 @@ def test_a_token_expires_after_a_quarter_of_an_hour():
 
 
 def test_a_process_without_credentials_is_told_so(monkeypatch, tmp_path):
-    """The message names what is missing."""
+    """If a process has no credentials, the message says so."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

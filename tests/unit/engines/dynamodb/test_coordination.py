@@ -187,7 +187,7 @@ class TestFaultsThatLast:
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
     def test_lasting_faults_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
-        """A commit is acknowledged even if others cannot be notified."""
+        """A commit is acknowledged even if other processes cannot be notified."""
         aws.goes_wrong("PutItem", *[refusal_fault("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text

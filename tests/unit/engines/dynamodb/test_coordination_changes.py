@@ -179,7 +179,7 @@ class ChangeTimes:
 class TestFeed:
     @pytest.fixture
     def items(self, this_process):  # noqa: ARG002  # after it
-        """The items of the table, read without a coordination."""
+        """The model of the table's items, with which a test reads and writes them directly."""
         return CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).items
 
     @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.patience import PATIENCE, started_threads, until
 
 
 class Message:
-    """A record in the library's form."""
+    """A record in the form of Kafka's client library."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset

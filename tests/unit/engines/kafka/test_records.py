@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 class Message:
-    """A record in the client library's form."""
+    """A record in the form of Kafka's client library."""
 
     def __init__(self, value=b"{}", key=None, headers=None, offset=7, milliseconds=0):
         self._parts = {"value": value, "key": key, "headers": headers, "offset": offset}

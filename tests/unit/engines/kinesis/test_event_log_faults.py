@@ -110,7 +110,7 @@ class TestPublishing:
         assert values(log) == []
 
     def test_publishing_with_expired_credentials_is_refused_at_once(self, faulty_kinesis: FaultyKinesis, log):
-        """A final failure is not retried."""
+        """With expired credentials, an append fails at once: it is not retried."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", EXPIRED)
         assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: FAILED}
@@ -172,7 +172,7 @@ class TestReading:
         "fault", [THROTTLED, error_before_effect, timeout_before_effect, no_connection, unreadable_answer_after_effect]
     )
     def test_waits_until_it_is_answered(self, faulty_kinesis: FaultyKinesis, log, operation, fault):
-        """A throttled or failed call is repeated; no caller gets a smaller offset meanwhile."""
+        """A throttled or failed call is repeated until the tip is known; no caller gets an earlier tip meanwhile."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         reader = faulty_kinesis.a_log()
         faulty_kinesis.faults.goes_wrong(operation, fault, fault)

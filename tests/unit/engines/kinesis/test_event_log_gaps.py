@@ -155,8 +155,9 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hou
 
 
 def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: HoursOfKinesis, name: str):
-    """The end of the timeline is known: the remaining events are counted backwards from it, and lost ones are
-    skipped."""
+    """The end of a closed timeline is known, so its remaining events are counted backwards from the end, and lost ones
+    are skipped.
+    """
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
@@ -174,7 +175,9 @@ def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hour
 
 
 def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: HoursOfKinesis, name: str):
-    """A timeline that was announced keeps its position after all others."""
+    """If a switch was cut short after it had announced its timeline, the timeline for the gap comes before the
+    announced one, in which publishing continues.
+    """
     event_type = kinesis_hours.broker.event_types.get(name)
     announced = next_timeline(event_type, "default", kinesis_hours.broker.clock.now())
     kinesis_hours.broker.logs.for_storage("default").create_topic(announced.topic, 1)

@@ -33,7 +33,7 @@ def test_a_url_that_cannot_be_understood_is_refused(url, said):
 
 
 def test_a_log_needs_an_index():
-    """Without an index, offsets could not be counted."""
+    """A Kinesis log without an index is refused, because offsets could not be counted."""
     with pytest.raises(BadSetting, match="log index"):
         open_event_log("kinesis://events", HandMovedClock())
 

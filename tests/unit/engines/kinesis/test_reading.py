@@ -335,7 +335,9 @@ def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """A watcher of a topic that continues another one does not poll until it is notified, even after a long sleep."""
+    """A reader that begins anew, after a long sleep, still notifies the watchers of a topic that continues another
+    one.
+    """
     publish(log, range(2))
     faulty_kinesis.index.create_next_topic("t", "t~2", [])
     faulty_kinesis.index.advance_head("t~2", 0, 0, IndexHead(), None)

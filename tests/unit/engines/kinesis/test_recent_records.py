@@ -114,7 +114,7 @@ def test_what_was_forgotten_is_not_counted_wrongly():
 
 
 def test_a_frame_in_parts_is_put_together(recent_records):
-    """The bytes of the frame are those of its records in order, wherever the first of them was found."""
+    """The bytes of a frame in parts are those of its records in order, wherever the first of them was found."""
     pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.MAX_HEADER_BYTES + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)

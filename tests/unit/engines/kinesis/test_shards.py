@@ -68,6 +68,6 @@ def test_a_part_of_a_lineage_keeps_the_order():
 
 
 def test_shards_that_descend_from_each_other_are_refused():
-    """A cycle is not a lineage."""
+    """Shards that descend from each other, in a cycle, are refused."""
     with pytest.raises(ValueError, match="descend"):
         ShardTree([Shard("a", 0, 9, ("b",)), Shard("b", 0, 9, ("a",))]).shards_covering(1)

@@ -99,7 +99,7 @@ def test_rows_go_when_their_windows_have_passed(path, clock):
 
 
 def test_memory_forgets_what_is_pruned(path, clock):
-    """The memory for the ids of removed rows is freed with the next run."""
+    """The memory for the ids of removed rows is freed when the next run of ids is made."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         memory = log._writer._eids

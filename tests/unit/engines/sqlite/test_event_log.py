@@ -271,7 +271,7 @@ class TestCompaction:
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
 
     def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):
-        """A run that ends in the middle leaves every key readable, and the next run removes the rest."""
+        """A compaction that ends in the middle leaves every key readable, and the next compaction removes the rest."""
         fill(log, 2000, keys=40)
         clock.move(60)
 

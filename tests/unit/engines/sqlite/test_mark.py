@@ -346,7 +346,9 @@ def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
 
 
 def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
-    """The next start does not find the pages after the damage again, even after a crash."""
+    """Once damage in SQLite's log was accepted, the next start does not find the pages after the damage again, even
+    after a crash.
+    """
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)

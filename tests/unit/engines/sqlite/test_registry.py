@@ -92,5 +92,5 @@ def test_a_file_that_stays_locked_is_reported(path):
 
 
 def test_a_change_that_was_refused_says_what_it_met():
-    """The error message names the document and the expected revision."""
+    """The message of a refused change names the document and the expected revision."""
     assert "thing 'a' is not at revision 7" in str(ChangedMeanwhile(CheckRevision("thing", "a", 7)))

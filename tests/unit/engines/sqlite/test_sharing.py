@@ -86,7 +86,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing_log):
 
 
 def test_a_connection_that_breaks_leaves_nothing_waiting(stalled_connection):
-    """Appends in progress end with an unknown outcome, and so do all later appends."""
+    """If a connection breaks, appends in progress end with an unknown outcome, and so do all later appends."""
     log, other_side = stalled_connection
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     assert other_side.recv(1)

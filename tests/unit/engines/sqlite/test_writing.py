@@ -108,7 +108,7 @@ def test_what_others_write_to_the_file_is_noticed(log, path):
 
 
 def test_what_this_log_changes_itself_is_noticed(log):
-    """Sealing, deleting and trimming are not appends, but they change which appends are permitted."""
+    """After a log has sealed or deleted a topic, it no longer appends by what it has cached about the topic."""
     run_blocking(log.append("t", {0: [a_record("a")]}))
     log.create_topic("u", 1)
     run_blocking(log.append("u", {0: [a_record("b")]}))
@@ -152,7 +152,7 @@ def test_only_so_many_ends_are_remembered(log, monkeypatch):
 
 
 def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
-    """The append of such a record raises, before it shares a commit with others."""
+    """An append of a record that no frame can hold raises before it shares a commit with others."""
     with pytest.raises(ValueError, match="line break"):
         run_blocking(log.append("t", {0: [Record(b"1\n2")]}))
     run_blocking(log.append("t", {0: [a_record("a")]}))

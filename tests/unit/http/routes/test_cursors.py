@@ -135,7 +135,7 @@ def test_unreadable_body_is_malformed(operation, text):
 
 @OPERATIONS
 def test_missing_body_is_malformed(operation):
-    """The Problem says that the body is missing. (C48, C58, C66)"""
+    """If there is no body, the Problem says that it is missing. (C48, C58, C66)"""
     status, detail = read_refusal(Api(TimelineWithPast([9])).send(operation, b""))
     assert status == 400
     assert detail.startswith("Required request body is missing")

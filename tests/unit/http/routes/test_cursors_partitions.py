@@ -95,7 +95,7 @@ def test_cursors_of_partitions_are_checked(asked, detail):
 
 
 def test_begin_of_an_unknown_partition_is_refused_by_name():
-    """The message has the requested partition, which the reference leaves out. (C25, L25)"""
+    """The refusal of BEGIN in an unknown partition names that partition, which the reference leaves out. (C25, L25)"""
     response = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
     assert read_refusal(response) == (422, "non existing partition 7")
 

@@ -106,7 +106,9 @@ def test_a_failing_write_is_207_with_items(publishing_client, event_type):
 
 
 def test_everything_else_is_one_problem(publishing_client):
-    """All other failures are answered with a Problem whose title is the reason phrase. (P4, P5)"""
+    """A failure that is not one of single events is answered with a Problem whose title is the reason phrase. (P4,
+    P5)
+    """
     answer = publishing_client.post("not.there")
     assert problem(answer) == (404, 'EventType "not.there" does not exist.')
     assert answer.json()["title"] == "Not Found"
@@ -145,7 +147,7 @@ def test_what_is_accepted_does_not_matter(publishing_client, event_type, accept)
 @pytest.mark.parametrize("to", ["events", "deleted-events"])
 @pytest.mark.parametrize("content_type", ["application/avro-binary", "application/avro-binary; charset=utf-8"])
 def test_the_content_type_selects_avro(publishing_client, event_type, content_type, to):
-    """The body is read as Avro, with or without a charset. (P145, P6)"""
+    """With the content type of Avro, with or without a charset, the body is read as Avro. (P145, P6)"""
     status, detail = problem(publishing_client.post(event_type.name, b"\xc3\x01", to, content_type=content_type))
     if to == "events":
         assert (status, detail) == (400, "Error occurred when parsing avro. A length is 8, and 0 bytes follow")
@@ -167,7 +169,9 @@ def test_blanks_are_no_body(publishing_client, event_type):
 
 
 def test_unreadable_bodies(publishing_client, event_type):
-    """A body that cannot be parsed is answered with 400 and the common prefix. (P22)"""
+    """A body that cannot be parsed is answered with 400 and a message with the prefix that all such messages have.
+    (P22)
+    """
     assert problem(publishing_client.post(event_type.name, b'[{"a":}]'))[1].startswith(
         "Error occurred when parsing event(s). "
     )
@@ -204,7 +208,7 @@ def test_the_tag_is_read_before_producers_are_blocked(publishing_client):
 
 
 def test_a_tagged_batch(publishing_client, event_type):
-    """The tag addresses the batch to one subscription; without it, a batch is for all. (P125, P127)"""
+    """The tag addresses the batch to one subscription; without it, a batch is for all subscriptions. (P125, P127)"""
     publishing_client.post(event_type.name, X_CONSUMER_TAG=f"CONSUMER_SUBSCRIPTION_ID={ID}")
     publishing_client.post(event_type.name)
     assert [record.directed_to for record in publishing_client.house.records(event_type)] == [ID, None]

@@ -51,7 +51,9 @@ def damage(backups, path):
 
 
 def test_what_is_there_is_not_touched(folder, backups, tmp_path):
-    """A folder that contains anything is refused, and stays unchanged; an empty one counts as missing. (B6)"""
+    """A folder that contains anything is refused as the target of a restoration, and stays unchanged; an empty folder
+    counts as missing. (B6)
+    """
     with pytest.raises(BackupFailed, match="is not empty"):
         restore(backups, folder.path)
     (tmp_path / "other").mkdir()

@@ -86,7 +86,7 @@ def test_removed_backups_leave_what_others_need(folder, source):
 
 
 def test_nothing_is_removed_beside_a_damaged_backup(folder, source):
-    """As long as the needs of a damaged backup are unknown, no pieces are removed. (B13)"""
+    """As long as nobody knows which pieces a damaged backup needs, no pieces are removed. (B13)"""
     source.write_bytes(b"content")
     with open_store(folder, writes=True, creates=True) as store:
         file = store.add_file(source, "file")
@@ -134,7 +134,7 @@ def test_a_backup_writes_nowhere_else(folder, path):
 
 
 def test_a_newer_backup_is_refused(folder):
-    """A backup in a newer format is not partly restored. (B12)"""
+    """A backup in a newer format is refused, rather than restored in part. (B12)"""
     with open_store(folder, writes=True, creates=True) as store:
         newer = Manifest(id="1", began_at=NOON, ended_at=NOON, data="", version="9", files=[], format=2)
         store.add_manifest(msgspec.structs.replace(newer))
@@ -144,7 +144,7 @@ def test_a_newer_backup_is_refused(folder):
 
 
 def test_a_file_whose_name_cannot_be_written_down_is_an_error(folder, tmp_path):
-    """A file whose name is not UTF-8 is not left out silently. (B14)"""
+    """A file whose name is not UTF-8 makes the backup fail, rather than being left out silently. (B14)"""
     name = b"b\xe4d"
     (tmp_path / name.decode(errors="surrogateescape")).touch()
     with (

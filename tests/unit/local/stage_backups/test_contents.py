@@ -75,7 +75,7 @@ def contents_of(topic, end, *segments):
     ],
 )
 def test_each_offset_is_in_the_archive(oldest, end, segments, problem):
-    """Each offset of a partition, from the oldest to the last, is in a segment. (B16)"""
+    """A copy is consistent only if each offset of a partition, from the oldest to the last, is in a segment. (B16)"""
     assert contents_of(Topic(partitions=1, oldest={0: oldest}), end, *segments).problem == problem
 
 
@@ -95,8 +95,9 @@ def with_event_type(contents, **fields):
     ],
 )
 def test_event_types_have_their_topics(topic, problem):
-    """The topic of an event type is in the index, accepts events, and has as many partitions as the event type.
-    (B16)"""
+    """A copy is consistent only if the topic of each event type is in the index, accepts events, and has as many
+    partitions as the event type. (B16)
+    """
     contents = Contents()
     event_type = with_event_type(contents)
     if topic is not None:
@@ -107,7 +108,7 @@ def test_event_types_have_their_topics(topic, problem):
 
 
 def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
-    """No record of the new stream is indexed yet, offsets continue, and older events are only in the archive. (B21)"""
+    """For a new stream, no record is indexed yet, offsets continue, and older events are only in the archive. (B21)"""
     part = UnfinishedAppendPart(b"a", 0, PLACE, 1)
     state = IndexingState(
         last_position=PLACE, next_offset=9, latest_stored_at=5, sealed_at=PLACE, unfinished_parts=(part,)

@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_copied_again(live):
 
 
 def test_what_never_fits_is_no_backup(live):
-    """After five attempts, the command reports what is inconsistent, and makes no backup. (B16)"""
+    """If five copies in a row are inconsistent, the command reports what is inconsistent, and makes no backup. (B16)"""
     attempts = []
 
     def without_topics(query):

@@ -58,7 +58,7 @@ def test_each_type_has_its_schema(of, schema):
 
 
 def test_a_record_within_itself_becomes_a_definition():
-    """The names of records become references. (R310)"""
+    """A record that contains itself becomes a definition, to which its name refers. (R310)"""
     found = schema_of(a_field("next", ["null", "Order"]), a_field("c", INNER), a_field("d", "Inner"))
 
     assert found["properties"]["next"] == {"anyOf": [{"type": "null"}, {"$ref": "#/definitions/shop.Order"}]}

@@ -127,7 +127,7 @@ ARRAY, MAP = {"type": "array", "items": "null"}, {"type": "map", "values": "null
     ],
 )
 def test_bytes_that_are_not_as_the_schema_says(schema, payload, reason):
-    """Each fault has its own reason. (P151)"""
+    """Bytes that do not match the schema are refused, each fault with a reason of its own. (P151)"""
     with pytest.raises(BadAvro) as refused:
         read(schema, payload)
     assert str(refused.value) == reason

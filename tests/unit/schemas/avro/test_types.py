@@ -65,7 +65,9 @@ def enum(**changes):
     ],
 )
 def test_what_is_no_schema_is_refused(schema, reason):
-    """The reason is the same as in the library for Java, except for some details. (R159)"""
+    """A text that is no Avro schema is refused with the same reason as in the library for Java, except for some
+    details. (R159)
+    """
     assert refusal(schema) == reason
 
 
@@ -155,7 +157,7 @@ def test_names_are_looked_up_in_the_namespace_around_them():
 
 @pytest.mark.parametrize("schema", ['"string"', "[]", '["null"]', '{"type":"map","values":"int"}'])
 def test_events_are_records(schema):
-    """Any other root is refused, because its values are not objects. (R159)"""
+    """A schema whose root is not a record is refused, because its values are not objects. (R159)"""
     assert refusal(schema, parse_record_schema) == "its root must be a record, because events are objects"
 
 
@@ -207,7 +209,9 @@ def test_the_canonical_form_is_that_of_fastavro(name, version):
     ],
 )
 def test_documentation_and_aliases_make_no_difference(new, equal):
-    """Everything else in a schema makes a difference, even attributes that Avro does not define. (R187)"""
+    """Documentation and aliases make no difference between schemas; everything else does, even attributes that Avro
+    does not define. (R187)
+    """
     assert are_equal_schemas(json.dumps(a_record(a_field("id"))), json.dumps(new)) is equal
 
 

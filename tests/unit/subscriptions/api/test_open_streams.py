@@ -85,7 +85,7 @@ class TestLeaving:
         assert house.assignment(subscription) == before
 
     def test_finds_sessions_of_a_process_that_has_died(self, house, subscription):
-        """Without a lease, no process is left that could be told, so the session is removed. (S327)"""
+        """If the process of a session has no lease, nobody could end the session, so it is removed. (S327)"""
         stream_id = house.session(subscription, process_id="a process that died")
         assert leave(house, subscription, stream_id).status_code == 204
         assert session_of(house, subscription, stream_id) is None

@@ -136,7 +136,7 @@ class TestStalled:
         return house.stats(subscription)["0"].get("stalled", False)
 
     def test_is_who_does_not_commit(self, house):
-        """Events wait, and the stream has let its commit timeout pass. (S280)"""
+        """A partition is stalled if events wait, and its stream has let the commit timeout pass. (S280)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)
@@ -244,7 +244,7 @@ class TestStalled:
 
 
 class TestStallWatch:
-    """The counts that housekeeping makes."""
+    """The counts of stalled subscriptions that housekeeping makes."""
 
     def test_finds_those_whose_streams_have_ended(self, house):
         """A subscription whose consumer fails in every stream also counts between its streams. (S340)"""

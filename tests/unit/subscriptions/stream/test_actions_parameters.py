@@ -43,6 +43,6 @@ def test_commit_timeouts_that_cannot_be(asked, refusal):
 
 
 def test_a_host_that_bears_less():
-    """If the host does not allow connections of this length, streams end earlier. (S149)"""
+    """If the host does not allow connections as long as the requested timeout, streams end earlier. (S149)"""
     assert 600 <= limits(longest=800, stream_timeout=900).stream_seconds <= 800
     assert limits(longest=800, stream_timeout=600).stream_seconds == 600

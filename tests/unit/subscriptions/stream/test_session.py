@@ -314,7 +314,7 @@ def test_the_stream_limit_counts_commits():
 
 
 def test_the_committed_count_has_what_was_passed_over():
-    """Skipped events count as committed, so the number may exceed the limit. (S213)"""
+    """Skipped events count as committed, so the number of committed events may exceed the stream limit. (S213)"""
     harness = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
     harness.arrive(2)
     harness.take_messages()

@@ -89,7 +89,7 @@ def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
 
 
 def test_nothing_is_counted_without_a_policy():
-    """Without the annotations, nothing is counted, and an event is sent for ever. (S252)"""
+    """Without the annotations that state a policy, nothing is counted, and an event is sent for ever. (S252)"""
     harness = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
     harness.arrive(1)
     assert harness.take_messages() == [f"0:0-0 {STARTED}"]
