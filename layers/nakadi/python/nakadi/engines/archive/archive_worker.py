@@ -1,4 +1,6 @@
-"""The thread that archives, removes and cleans up, in small steps so that no request waits for it."""
+"""The thread that archives events, merges segments and removes what is not needed, in small steps so that no request
+waits for it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 PAUSE_RATIO = 3.0
-"""Seconds of pause for each second of work: at most a quarter of a processor."""
+"""Seconds of pause for each second of work, so that the thread uses at most a quarter of a processor."""
 
 HOT_TRIM_INTERVAL_SECONDS = 60.0
 SCAN_INTERVAL_SECONDS = 3600.0
@@ -39,7 +41,9 @@ SCAN_INTERVAL_SECONDS = 3600.0
 MERGE_INTERVAL_SECONDS = 3600.0
 SWEEP_INTERVAL_SECONDS = 3600.0
 FIRST_RUN_DELAY_SECONDS = 300.0
-"""A process merges and sweeps at the latest this long after its start, even if it never lives for an hour."""
+"""How long after its start a process merges and sweeps for the first time, at the latest, so that processes with
+shorter lives than an hour do so too.
+"""
 
 
 class ArchiveWorker:
@@ -62,10 +66,10 @@ class ArchiveWorker:
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = SegmentMerger(index=index, store=store, event_type_name_of=directory.event_type_name_of)
         self._store = store
-        # Since when each partition has had something to archive. After the removal of a topic, all its events are
-        # checked.
+        # Since when each partition has had events to archive.
         self._waiting: dict[TopicPartition, float] = {}
-        # Since when each partition has waited in spite of attempts: a failed attempt begins a new wait.
+        # Since when each partition has waited in spite of failed attempts, each of which restarts the time in
+        # `_waiting`.
         self._waiting_in_vain: dict[TopicPartition, float] = {}
         self._trimmable: set[TopicPartition] = set()
         self._archive_lock = threading.Lock()
@@ -77,15 +81,15 @@ class ArchiveWorker:
             self._thread.start()
 
     def schedule_archiving(self, topic: str, partitions: Iterable[int]) -> None:
-        """Note that there is something new to archive."""
+        """Note that these partitions have new events to archive, unless another process archives them."""
         if self._tiers.another_process_archives:
             return
         for partition in partitions:
             self._waiting.setdefault((topic, partition), self._clock.monotonic())
 
     def archive_all(self) -> None:
-        """Archive waiting events, and let the hot half remove events that it no longer needs, without a pause. Raises
-        `Unavailable` if not all of it could be archived."""
+        """Archive waiting events, and let the hot half remove events that it no longer needs, all without pauses.
+        Raises `Unavailable` if some events could not be archived."""
         failed = self._archive_partitions(list(self._waiting), pause=_no_pause)
         self.trim_hot_partitions()
         if failed:
@@ -117,7 +121,7 @@ class ArchiveWorker:
 
     def sweep(self) -> None:
         known = self._index.topic_names()
-        # Other logs may have their topics in the same index.
+        # The index may also have topics of other logs, which `_unindex_deleted_topic` must not remove.
         live = {topic for topic, _ in self._directory.topics()}
         for topic in known:
             if topic not in live:
@@ -129,8 +133,8 @@ class ArchiveWorker:
         unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
     def _evacuate(self) -> None:
-        """Move the live parts out of objects that also have dead ones, so that nothing refers to these objects, and the
-        sweep removes them.
+        """Move the living members out of objects that also have dead members, so that no segment refers to these
+        objects, and the sweep removes them.
         """
         pause = WorkPacer(self._closing)
         evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
@@ -138,7 +142,7 @@ class ArchiveWorker:
             evacuation.move_out_all(datetime.now(UTC), pause)
 
     def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
-        """Merge many small objects into few, which take less time to read."""
+        """Merge many small segments into few larger ones, which take less time to read."""
         pause = pause or WorkPacer(self._closing)
         for topic in self._index.topic_names():
             known = self._index.topic(topic)
@@ -190,7 +194,9 @@ class ArchiveWorker:
         return describe_partition(self._directory, topic, partition)
 
     def _longest_wait(self) -> float:
-        """The longest wait in seconds. Other threads add waiting partitions meanwhile, so they are copied first."""
+        """The longest wait in seconds. Other threads add waiting partitions meanwhile, so the mapping is copied
+        first.
+        """
         since = (*self._waiting.values(), *self._waiting_in_vain.values())
         return max(0.0, self._clock.monotonic() - min(since, default=inf))
 
@@ -201,12 +207,12 @@ class ArchiveWorker:
             pass
         except Unavailable as error:
             log.warning("Archiving has to wait: %s", error)
-        except Exception:  # the next attempt may succeed, and this is the only place to log it
+        except Exception:  # the next attempt may succeed, and only this place can log the error
             log.exception("The work on the archive failed")
 
     def _mark_all_partitions_due(self) -> None:
-        """Partitions unknown to this process may also be due: other or earlier processes may have stored events
-        there."""
+        """Mark all partitions as due, even if this process has not appended to them: other or earlier processes may
+        have stored events there."""
         due = self._clock.monotonic() - self._tiers.archive_after
         known = [
             (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))
@@ -245,8 +251,7 @@ class ArchiveWorker:
         except UnknownTopic:
             pass
         except BaseException:
-            # The partition has now been due for a shorter time, so that a failing archive is not retried without a
-            # pause.
+            # The partition begins to wait anew, so that a failing archive is not retried without a pause.
             for each, since in waited.items():
                 self._waiting.setdefault(each, self._clock.monotonic())
                 self._waiting_in_vain.setdefault(each, since)
@@ -270,7 +275,9 @@ class ArchiveWorker:
 
 
 class WorkPacer:
-    """Pauses work: a call in the middle of work pauses in proportion to the work since the last pause."""
+    """Pauses work: each call pauses in proportion to the time of work since the last pause. Raises `ChoreStopped` when
+    the worker closes.
+    """
 
     def __init__(self, closing: threading.Event) -> None:
         self._closing = closing

@@ -1,7 +1,8 @@
 """Archiving: writes events of the hot half into objects, and advances the index.
 
-An object counts once the index refers to it. If a process dies in between, it leaves an unreferenced object, and the
-next process starts from the index. If two archive the same events, one finds the work done.
+An object belongs to the archive once the index refers to it. If a process dies before that, it leaves an unreferenced
+object, and the next process starts from the index. If two processes archive the same events, the index accepts the
+segments of only one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from nakadi.ports.log_index import LogIndex
 TARGET_OBJECT_BYTES = 24_000_000
 TARGET_MEMBER_BYTES = 1_500_000
 BYTES_PER_HOT_READ = 400_000
-"""The bytes of events in one read of the hot half. The archiver packs them without a pause; readers unpack a whole
-member at once."""
+"""The bytes of events in one read of the hot half. The archiver packs the events of one read without a pause."""
 
 EVENTS_PER_HOT_READ = 2_000
 
@@ -36,7 +36,9 @@ def _no_pause() -> None:
 
 
 class PackedMember(Struct, frozen=True):
-    """A member, and its entry in the index; `head_revision` is the revision of the head before it."""
+    """A member, and the values of its entry in the index; `head_revision` is the revision of the partition's head
+    before this entry.
+    """
 
     partition: int
     head_revision: int
@@ -79,8 +81,8 @@ class Archiver:
 
     @cached_property
     def namespace(self) -> str:
-        """The namespace of this log index. It is created for the first object, because it may have to be stored, and
-        only the archiving process may do that.
+        """The namespace of this log index. It is read only for the first object, because the index may have to create
+        and store it, and only the archiving process may write.
         """
         return self._index.identity()
 
@@ -121,7 +123,9 @@ class Archiver:
             self._index.grow_topic(topic, partitions)
 
     def _check_not_deleted(self, topic: str) -> None:
-        """Check for a topic that was deleted after it was created in the index."""
+        """If the topic was deleted while it was created in the index, remove it from the index, and raise
+        `UnknownTopic`.
+        """
         try:
             self._hot.bounds(topic, [])
         except UnknownTopic:
@@ -144,8 +148,8 @@ class Archiver:
         return found
 
     def _skip_removed_events(self, topic: str, partition: int, head: IndexHead, bounds: OffsetBounds) -> IndexingState:
-        """The offset at which to continue. Events that the hot half removed before they were archived had passed
-        their retention, and earlier archived ones are older still.
+        """The state from which to continue. If the hot half removed events before they were archived, they had passed
+        their retention time, and so have all earlier, archived events, which are dropped.
         """
         if bounds.oldest <= head.state.next_offset:
             return head.state
@@ -170,7 +174,7 @@ class Archiver:
                     topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ
                 )
             except OffsetUnavailable:
-                return None, 0  # removed by retention: the next member begins after it
+                return None, 0  # retention has removed the event: the next member begins after it
             if not piece.events:
                 break
             packer.add_events(piece.events)

@@ -1,4 +1,6 @@
-"""Compaction over both halves: the newest event of each key stays, in the archive and in the hot half."""
+"""Compaction over both halves of a log: of the events of a key, only the newest stays, whether it is in the archive or
+in the hot half.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ class ArchiveCompaction:
         self._tiers = tiers
         self._archive = archive
         self._rewriter = ArchiveRewriter(index, store, directory)
-        # When the oldest tombstone in the cold half was stored; for a missing partition, this is unknown.
+        # When the oldest tombstone in the archive was stored, by partition; None if there is no tombstone. For a
+        # partition that is not here, this is unknown.
         self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
@@ -56,9 +59,9 @@ class ArchiveCompaction:
         tombstones_before: datetime,
     ) -> None:
         if end > bounds.oldest:
-            # This applies even if nothing is archived yet: an archiver in progress may have read events that are then
-            # removed from the hot half, without the tombstone after them. Once everything is archived here, that
-            # archiver's writes do not count.
+            # The archive comes first, even if nothing is archived yet: an archiver in progress may have read events
+            # without the tombstone after them, and the hot half then removes both. Once this process has archived
+            # everything, the index refuses that archiver's segments.
             known = self._index.topic(topic)
             compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds_since_epoch(tombstones_before)
@@ -74,7 +77,7 @@ class ArchiveCompaction:
         self._archive(topic, partition)
         last = self._hot.bounds(topic, [partition])[partition].next_offset - 1
         if len(self._tombstones) >= MAX_KNOWN_TOMBSTONES:
-            # Topics may be deleted. For the other topics, the next run finds this time again.
+            # Some of these topics may have been deleted. For the others, the next run finds the times again.
             self._tombstones.clear()
         try:
             self._tombstones[topic, partition] = self._rewriter.compact(
@@ -113,7 +116,7 @@ class ArchiveCompaction:
         return datetime_from_microseconds(segment.first_stored_at) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
     def _compacted_until_microseconds(self, topic: str, partition: int, compacted_until: int) -> int:
-        """The time before which everything is compacted in the cold half too, in microseconds."""
+        """The time, in microseconds, before which everything in the archive is compacted too."""
         segment = self._index.segment_at_or_before(topic, partition, compacted_until)
         if segment is not None and segment.end_offset > compacted_until:
             return segment.first_stored_at

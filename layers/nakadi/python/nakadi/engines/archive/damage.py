@@ -14,7 +14,9 @@ from nakadi.engines.archive.policy import TopicCatalog, event_type_name_or_topic
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
 
 FORGET_AFTER_SECONDS = 900.0
-"""A part that no reader has tried for this long may no longer be needed: retention or a merge may have replaced it."""
+"""How long a part is remembered after the last attempt to read it: retention or a merge may have removed it
+meanwhile.
+"""
 
 MAX_DAMAGED_PARTS = 20
 
@@ -29,8 +31,8 @@ class DamagedPart(Struct, frozen=True):
 class ArchiveDamage:
     """Remembers damaged parts until they can be read.
 
-    `check_again` is called for each part whenever somebody asks for the damaged parts: it begins a read, and calls
-    `remove` if that succeeds. So the next answer no longer has a repaired part, even if no stream reads it.
+    Each call of `rows` calls `check_again` for each part: it begins a read, and calls `remove` if that succeeds. So the
+    next call of `rows` no longer returns a repaired part, even if no stream reads it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Partly dead objects of the archive, and how their living members are moved out.
 
-An object has members of several partitions, and on AWS of all event types that were published to within ten seconds.
-When a member is erased, compacted or merged, is too old or was deleted with its event type, its bytes stay in the
-object for as long as a segment refers to any other member. So the other members are copied to a new object, byte for
-byte, and nothing refers to the old object any longer.
+An object has members of several partitions, and on AWS of all event types that were published to within ten seconds. A
+member is dead once it was erased, compacted, merged, removed by age or deleted with its event type; but its bytes stay
+in the object for as long as a segment refers to any other member. So the other, living members are copied to a new
+object, byte for byte, and no segment refers to the old object any longer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredOb
 from nakadi.ports.log_index import LogIndex
 
 CLAIM = "evacuation"
-"""Only one process at a time may move members: two would each take the other's new object for a dead one."""
+"""Only one process at a time may move members: each of two processes would take the other's new object for a dead
+one.
+"""
 
 SETTLED_AGE = timedelta(hours=1)
-"""A process that writes an object refers to it within minutes, or never."""
+"""The age from which an object without references is surely dead: the process that writes an object refers to it within
+minutes, or never.
+"""
 
 
 class EvacuationBusy(Exception):
@@ -41,14 +45,16 @@ class EvacuationBusy(Exception):
 
 
 class PartlyDeadObject(NamedTuple):
-    """An object, and how many of its bytes segments refer to: fewer than it has, perhaps none."""
+    """An object, and the number of its bytes to which segments refer: fewer than all, perhaps none."""
 
     stored: StoredObject
     live_bytes: int
 
 
 class EvacuationResult(NamedTuple):
-    """How many objects have no references left, how many of their bytes are dead, and why others could not be moved."""
+    """How many objects were emptied of living members, how many of their bytes were dead, and why the members of others
+    could not be moved.
+    """
 
     moved_count: int
     dead_bytes: int
@@ -87,7 +93,7 @@ class Evacuation(Struct, frozen=True):
             self.index.release_claim(CLAIM, owner)
 
     def move_out_all(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
-        """Move the live parts out of every object that is partly dead. Events that cannot be moved now are left for the
+        """Move the living members out of every object that is partly dead. What cannot be moved now is left for the
         next time.
 
         Raises `EvacuationBusy`.
@@ -111,8 +117,8 @@ class Evacuation(Struct, frozen=True):
         return EvacuationResult(moved, freed, problems)
 
     def sweep(self, older_than: datetime, now: datetime) -> SweepResult:
-        """Remove every unreferenced object that was written before this time; a younger object only if it is
-        settled.
+        """Remove every unreferenced object that was written before `older_than`. Of objects younger than `SETTLED_AGE`,
+        remove only settled ones.
         """
         if older_than <= now - SETTLED_AGE:
             return self._sweep().run(older_than)
@@ -126,7 +132,7 @@ class Evacuation(Struct, frozen=True):
                     try:
                         return self.is_settled(stored, now)
                     except BadArchive:
-                        return False  # the object may be incomplete
+                        return False  # the object may still be incomplete
 
                 return self._sweep(is_settled).run(older_than)
         except EvacuationBusy:
@@ -136,7 +142,7 @@ class Evacuation(Struct, frozen=True):
         return ArchiveSweep(self.index, self.store, self.namespaces, is_settled)
 
     def partly_dead_objects(self) -> Sequence[PartlyDeadObject]:
-        # References are read after the objects, so that all references to an object that gets them meanwhile are known.
+        # References are read after the objects, so that references which are added meanwhile are seen.
         found = list(list_objects_of_index(self.index, self.store, self.namespaces))
         live: Counter[str] = Counter()
         for _, _, segment in self._live_members():
@@ -145,12 +151,12 @@ class Evacuation(Struct, frozen=True):
         return [PartlyDeadObject(each, live[each.key]) for each in found if live[each.key] < each.size]
 
     def is_settled(self, stored: StoredObject, now: datetime) -> bool:
-        """Whether no process is about to refer to a part of an object that was dead when it was listed.
+        """Whether no process is about to refer to those parts of an object to which no segment refers.
 
-        A process may not have stored its references to a young object yet. An indexer adds a segment only at the end of
-        a partition's index, so anything before that end is permanently dead. A process that rewrites events holds the
-        claim to their partition until the segment is replaced: once another process can claim it, the first claim is
-        lost.
+        A process may not have stored its references to a young object yet. An archiver or indexer adds a segment only
+        at the end of a partition's index, so unreferenced events before that end are dead for good. A process that
+        rewrites events holds the claim to their partition until the segment is replaced: once another process can claim
+        it, the first claim is lost.
         """
         if stored.written_at < now - SETTLED_AGE:
             return True
@@ -173,7 +179,7 @@ class Evacuation(Struct, frozen=True):
         return found
 
     def move_out(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
-        """Move the living members of an object to a new one. Call this while holding the claim.
+        """Move the living members of an object to a new one. Call this only while `claimed` is held.
 
         Raises `PartitionBusy` if another process keeps rewriting one of the partitions beyond this call's patience;
         events moved until then stay moved. Raises `ArchiveObjectGone` or `BadArchive` for an object that cannot be
@@ -191,8 +197,8 @@ class Evacuation(Struct, frozen=True):
 
     def _refer_to(self, member: LiveMember, location: ArchiveLocation, renew_claim: Callable[[], None]) -> None:
         topic, partition, segment = member
-        # A process that compacted, merged or erased it meanwhile has also moved it out; nothing remains of a deleted
-        # topic.
+        # If another process has compacted, merged or erased the member meanwhile, it has also moved it; a deleted topic
+        # has no members left.
         current = self.index.segment_at_or_before(topic, partition, segment.first_offset)
         if current != segment or self.index.topic(topic) is None:
             return

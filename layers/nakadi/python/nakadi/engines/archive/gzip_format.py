@@ -14,7 +14,7 @@ except ImportError:
 
     COMPRESSION_LEVEL = 2
 
-# On events, higher levels take longer and save little.
+# For events, higher levels take longer and save little.
 
 GZIP_WINDOW_BITS = 16 + library.MAX_WBITS
 
@@ -29,7 +29,9 @@ def new_compressor() -> Any:
 
 
 def decompress_members(content: bytes) -> Iterator[bytes]:
-    """The content of consecutive members. Checksums and lengths show whether it is the content that was packed."""
+    """The content of consecutive members. Raises `BadArchive` if a checksum or length shows that the content is not
+    what was packed.
+    """
     rest = content
     while True:
         unpacker = library.decompressobj(GZIP_WINDOW_BITS)

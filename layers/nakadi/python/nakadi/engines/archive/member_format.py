@@ -25,13 +25,13 @@ unpacking takes half as long again."""
 NO_EVENT = msgspec.Raw()
 
 EVENT_FIELD = b',"event":'
-"""The text before a plain event in its line."""
+"""The text just before the event in the line of a plain event."""
 
 CLOSING_BRACE = ord("}")
 
 
 class ArchivedLine(msgspec.Struct, gc=False):
-    """One event as it is written. `event` is exactly the published text; a tombstone has none."""
+    """One event as it is written. `event` is exactly the stored text; a tombstone has no `event`."""
 
     topic: str
     partition: int
@@ -45,7 +45,9 @@ class ArchivedLine(msgspec.Struct, gc=False):
 
 
 class MemberPacker:
-    """Writes the events of a partition, some at a time, as one member or, if there are many events, as a few."""
+    """Packs the events of a partition, which are added in portions, into one member or, if there are many events, a
+    few.
+    """
 
     def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
         self._head = _line_prefix(topic, partition)
@@ -118,7 +120,7 @@ def parse_partition_member(content: bytes, topic: str, partition: int) -> Sequen
 
 
 def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
-    """Join adjacent events, as text if all of them are text."""
+    """Join adjacent sequences of events; the result is lazy, as text, if all of them are."""
     if len(parts) == 1:
         return parts[0]
     texts = [each for each in parts if isinstance(each, LazyEvents)]
@@ -131,9 +133,9 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
     """The events of lines in the form that this module writes, without a key or other extras: most members have only
     such lines.
 
-    None if there are other lines. This creates no event objects, because most events are sent as their stored text.
-    Adjacent events that were stored at the same time form one text; their lines begin alike, so only the first of them
-    is parsed.
+    None if there are other lines. No event objects are created, because most events are sent as their stored text.
+    Adjacent events that were stored at the same time form one block of text; the beginnings of their lines differ only
+    in the offset, so only that of the first line is parsed.
     """
     head, pattern = _line_prefix(topic, partition), _plain_line_prefix_pattern(topic, partition)
     found: list[EventTextBlock] = []
@@ -172,7 +174,9 @@ def _parse_time(time: bytes) -> datetime:
 
 @lru_cache(maxsize=1000)
 def _plain_line_prefix_pattern(topic: str, partition: int) -> re.Pattern[bytes]:
-    """The text before an event: its offset, the text between that and the event, and the time in it."""
+    """A pattern for the text before an event in its line. Its groups are the offset, the text between the offset and
+    the event, and the time in that text.
+    """
     event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
     return re.compile(
         rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_line_prefix(topic, partition)), event_type, EVENT_FIELD)

@@ -22,16 +22,18 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 CLAIM_DURATION_SECONDS = 600.0
-"""How long a claim lasts. If two processes rewrite a partition at once after all, the second one has nothing to do."""
+"""How long a claim lasts. If two processes rewrite a partition at once in spite of the claims, the later one finds
+nothing left to do.
+"""
 
 CLAIM_POLL_SECONDS = 0.5
 
 MIN_SEGMENTS_TO_MERGE = 16
-"""This number of small neighbours is worth rewriting."""
+"""How many small neighbouring segments are worth rewriting."""
 
 MAX_GROUP_EVENTS = 20_000
 MAX_GROUP_BYTES = 1_000_000
-"""Compressed: about as much as a reader unpacks at once."""
+"""The compressed size of a group: about as much as a reader unpacks at once."""
 
 SEGMENTS_PER_MERGE_QUERY = 1000
 
@@ -95,10 +97,10 @@ def wait_for_partition(
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
-    """`max_small_segment_bytes`: compressed bytes; larger segments stay unchanged. `max_span_microseconds`: the longest
-    time between the first and the last event of a group; a segment is dropped when all its events are too old, so its
-    first events stay that much longer. `read_concurrently`: read several objects at a time, even if other work needs
-    the processor.
+    """Merges segments. `max_small_segment_bytes`: segments with more compressed bytes stay unchanged.
+    `max_span_microseconds`: the longest time between the first and the last event of a group; a segment is dropped when
+    all its events are too old, so its first events stay that much longer. `read_concurrently`: read several objects at
+    a time, even if other work needs the processor.
     """
 
     index: LogIndex
@@ -157,7 +159,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
                 yield from (events for _, events in found)
 
     def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[IndexSegment]:
-        """All segments that begin in this range, including those that another segment covers."""
+        """All segments that begin between two offsets, including those that another segment covers."""
         while found := self.index.segments_from(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
             for segment in found:
                 if segment.first_offset >= end:
@@ -166,7 +168,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             first = found[-1].first_offset + 1
 
     def _mergeable_groups(self, segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
-        """Neighbours that are small enough to form one segment, and close enough in time."""
+        """The groups of neighbouring segments that are small enough, and close enough in time, to form one segment."""
         group: list[IndexSegment] = []
         events = size = 0
         for segment in segments:
@@ -221,8 +223,8 @@ def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
 
 
 class BlockCachingStore:
-    """A store that reads whole blocks and caches them for a while: an indexer's object has a few events of many
-    partitions, each of which is merged separately.
+    """A store that reads whole blocks and caches them, because an object of an indexer has a few events of each of many
+    partitions, and each partition is merged separately.
     """
 
     def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BLOCK_BYTES) -> None:

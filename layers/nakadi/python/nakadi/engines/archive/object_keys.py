@@ -6,10 +6,10 @@ from datetime import datetime
 from uuid import uuid4
 
 LOG_FOLDER = "log/"
-"""Original events, of one partition or of many."""
+"""The folder of objects with events as they were archived, of one partition or of many."""
 
 REWRITTEN_FOLDER = "compacted/"
-"""Objects in here hold rewritten events of one partition, and no other events."""
+"""The folder of objects with rewritten events, each object with those of one partition only."""
 
 UNKNOWN_EVENT_TYPE = "_"
 """Stands for the name of an unknown event type."""
@@ -21,7 +21,7 @@ def new_log_key(namespace: str, event_type: str | None, topic: str, first_stored
 
 
 def new_rewritten_key(old_key: str, topic: str, partition: int, first_offset: int) -> str:
-    """A new name for events that were in the object `old_key` so far."""
+    """A new key for rewritten events that were in the object `old_key` so far."""
     return new_rewritten_key_in(namespace_of_key(old_key), topic, partition, first_offset)
 
 
@@ -30,7 +30,7 @@ def new_rewritten_key_in(namespace: str, topic: str, partition: int, first_offse
 
 
 def new_key_beside(key: str) -> str:
-    """A new name, in the same folder, for the remaining events of an object."""
+    """A new key, in the same folder, for the remaining events of an object."""
     folder, _, name = key.rpartition("/")
     return f"{folder}/{name.split('.')[0].rpartition('-')[0] or 'rest'}-{uuid4().hex}.json.gz"
 

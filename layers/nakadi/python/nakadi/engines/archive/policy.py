@@ -13,7 +13,7 @@ from nakadi.model.outcomes import Unavailable
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """When events move to the archive, and how long each half keeps them.
 
-    The first three values are in seconds. `archive_after`: about how long events wait to be archived; owners that
+    The first three values are in seconds. `archive_after`: about how long events wait to be archived; callers that
     trigger every step themselves set an infinite time. `hot_retention`: how long the hot half keeps archived events.
     `unreferenced_grace`: how long archive objects without references stay. It must be longer than the time from writing
     an object to writing its index entry.
@@ -39,7 +39,9 @@ class TopicCatalog(Protocol):
         """The name of the event type that a topic belongs to, if it is known."""
 
     def may_remove_records_from(self, topic: str) -> bool:
-        """Whether archived events may be removed from a topic: False if another broker uses it, or it is unknown."""
+        """Whether archived events may be removed from a topic: False if another broker uses the topic, or the topic is
+        unknown.
+        """
 
 
 class EmptyTopicCatalog:
@@ -64,7 +66,7 @@ def event_type_name_or_topic(catalog: TopicCatalog, topic: str) -> str:
 
 
 def describe_topic(catalog: TopicCatalog, topic: str) -> str:
-    """The topic, for a line of the log."""
+    """A description of the topic for a log line."""
     name = event_type_name_or_topic(catalog, topic)
     return f"the topic {topic}" if name == topic else f"{name} (topic {topic})"
 

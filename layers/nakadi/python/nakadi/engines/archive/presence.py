@@ -1,7 +1,7 @@
 """Whether an archive is the one that a log index describes.
 
-A wrong address, or a folder whose file system is not mounted, looks like an archive that has lost all its objects. Jobs
-would skip all events, and the archiver would write to another disk.
+A wrong address, or a folder whose file system is not mounted, looks like an archive that has lost all its objects.
+Without a check, jobs would skip all events, and the archiver would write to another disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_mounted_after_failed_read(store: ArchiveStore) -> None:
 
 
 def _not_there(store: FolderStore) -> Unavailable:
-    """The failure for a folder that is not the archive. Only operators read its path."""
+    """The failure for a folder that is not the archive. The folder's path goes only to the log, for operators."""
     return Unavailable(
         f"The archive {store.marker.parent} is not there: is its file system mounted?",
         public="The archive is not there: is its file system mounted?",

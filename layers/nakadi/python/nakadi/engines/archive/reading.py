@@ -27,8 +27,8 @@ class ArchiveReader:
         self._segment_cache = segment_cache
 
     def read_slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events from an offset on: as many as `limit` allows or as the visited segments have, perhaps none after a
-        compaction. Returns None if nothing was ever archived there. Raises `UnreadableSegment`.
+        """Events from an offset on: as many as the limits allow or as the read segments have, perhaps none after a
+        compaction. Returns None if no segment contains the offset. Raises `UnreadableSegment`.
         """
         segment = self._index.segment_at_or_before(topic, partition, start)
         if segment is None or segment.end_offset <= start or segment.location is None:
@@ -36,7 +36,7 @@ class ArchiveReader:
         try:
             return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
         except UnreadableSegment:
-            # The segment may have been rewritten, and the old object removed.
+            # The segment may have been rewritten since the index was read, and its old object removed.
             newer = self._index.segment_at_or_before(topic, partition, start)
             if newer is None or newer.location is None or newer.location == segment.location:
                 raise
@@ -45,7 +45,7 @@ class ArchiveReader:
     def read_from_segment(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice:
-        """Events from an offset in an archived, loaded segment."""
+        """Events from an offset in this segment on, and from the segments that follow it."""
         segments = list(_segments_without_gap(segments_for_read(self._index, segment, topic, partition, start, limit)))
         sequential = self._segment_cache.pop_sequential_read(topic, partition, start)
         parts: list[Events] = []
@@ -59,7 +59,7 @@ class ArchiveReader:
                     break
                 except UnreadableSegment:
                     if following > start:
-                        break  # the events before the unreadable segment are fine
+                        break  # return the events before the unreadable segment
                     raise
                 begin = bisect_left(more, start, key=_event_offset) if each is segment else 0
                 taken, bytes_taken = _events_that_fit(more, begin, missing, max_bytes - size, at_least_one=not parts)
@@ -91,7 +91,7 @@ class ArchiveReader:
         if sequential is not None and sequential.end_offset <= end:
             wanted = min(max(2 * sequential.segment_count, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments_from(topic, partition, end, wanted)
-            # If nothing follows, the next attempt waits until the reader has left this segment.
+            # If no segment follows, the next attempt is made after the reader has left this segment.
             sequential = SequentialRead(
                 wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
             )
@@ -100,8 +100,8 @@ class ArchiveReader:
     def first_offset_since(
         self, topic: str, partition: int, start: int, end: int, moment: datetime, microseconds: int
     ) -> int | None:
-        """The first event between two offsets that was stored at a moment or later; the moment is also given in
-        microseconds.
+        """The offset of the first event between two offsets that was stored at a moment or later; the caller also
+        passes the moment in microseconds.
 
         None if the archive has no such event.
         """
@@ -132,7 +132,9 @@ class ArchiveReader:
 
 
 def _segments_without_gap(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
-    """Segments follow each other without a gap; an index that claims otherwise must not be trusted."""
+    """The first segments, up to a gap between two of them. An index with a gap is wrong, so segments after it are not
+    used.
+    """
     end = segments[0].first_offset
     for segment in segments:
         if segment.location is None or segment.first_offset != end:
@@ -158,11 +160,13 @@ def _events_that_fit(
 
 
 def _blocks_that_fit(blocks: Iterable[EventTextBlock], max_bytes: int, *, at_least_one: bool) -> tuple[LazyEvents, int]:
-    """The events that fit, of events that are a text, whose bytes are known without looking at each event."""
+    """The events of these blocks that fit. The ends of events in a block's text are known, so events are not looked at
+    one by one.
+    """
     taken: list[EventTextBlock] = []
     total = 0
     for block in blocks:
-        # This many events end before the text gets too long; the commas between them do not count.
+        # The number of events that end before the text gets too long, not counting the commas between them.
         fitting = bisect_right(range(len(block.ends)), max_bytes - total, key=lambda at: block.ends[at] - at)
         if at_least_one and not taken:
             fitting = max(fitting, 1)

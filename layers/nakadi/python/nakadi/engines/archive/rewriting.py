@@ -24,7 +24,9 @@ MAX_KNOWN_TOMBSTONES = 10_000
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True):
-    """The events that stay: see `EventLog.compact`. `end_offset` is the first offset that is too new to consider."""
+    """Decides which events stay: see `EventLog.compact`. `end_offset` is the first offset that is too new to
+    consider.
+    """
 
     oldest_offset: int
     end_offset: int
@@ -56,7 +58,9 @@ class ArchiveRewriter:
     def compact(
         self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
     ) -> int | None:
-        """Compact the archived events before `end`. Returns when the oldest remaining tombstone was stored."""
+        """Compact the archived events before `end`. Return the time at which the oldest remaining tombstone was stored,
+        None if there is none.
+        """
         with claim_partition(self._index, topic, partition) as renew_claim:
             segments = [
                 each
@@ -100,7 +104,9 @@ class ArchiveRewriter:
     def _rewrite_group(
         self, topic: str, partition: int, group: Sequence[IndexSegment], keeps: EventFilter, tombstones: list[int]
     ) -> IndexSegment:
-        """Rewrite these segments as one, in a new object; a single segment that loses no event stays unchanged."""
+        """Rewrite these segments as one, in a new object. If the group is a single segment that loses no event, it
+        stays unchanged.
+        """
         packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
         events_read = kept = 0
         for each in group:

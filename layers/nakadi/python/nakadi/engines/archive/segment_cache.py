@@ -25,24 +25,27 @@ log = logging.getLogger(__name__)
 
 
 MAX_CACHED_BYTES = 16_000_000
-"""Bytes of memory, where events take three to fifty times as many bytes as in the store."""
+"""The size of the cache in bytes of memory. Events take three to fifty times as many bytes in memory as in the
+store.
+"""
 
 BYTES_PER_EVENT_OBJECT = 350
 BYTES_PER_EVENT_IN_TEXT = 50
 BYTES_PER_TEXT = 300
-"""How many bytes of memory events take beside their values: each by itself, or several in one text."""
+"""How many bytes of memory an event, and a text of several events, take beside the values."""
 
 CONCURRENT_READS = 16
 """How many objects a process requests at the same time."""
 
 CONCURRENT_UNPACKINGS = 2
-"""How many segments a process unpacks at the same time: each takes several megabytes, and more are not faster, because
-most of this work needs the interpreter."""
+"""How many segments a process unpacks at the same time: each takes several megabytes, and more at a time are not
+faster, because most of this work needs the interpreter."""
 
 MAX_OBJECTS_READ_AHEAD = 16
 MAX_BYTES_READ_AHEAD = 2_000_000
 """How many objects, and how many of their stored bytes, may be requested before a reader takes the first object. All
-readers of a process together wait for at most as many bytes, because the cache would drop more before they are used."""
+reads ahead in a process are together limited to as many bytes, because the cache would drop more before they are used.
+"""
 
 MIN_COMPRESSION_RATIO = 4
 """Unpacked events are assumed to take at least this many times their bytes in the store, to guess which segments are
@@ -73,8 +76,8 @@ class UnreadableSegment(ArchiveObjectGone):
 
 
 class SequentialRead(NamedTuple):
-    """A reader that returns for the following events: how many segments were read for it the last time, and up to which
-    offset.
+    """What is known of a reader that returns for the following events: how many segments were last read ahead for it,
+    and up to which offset.
     """
 
     segment_count: int = 0
@@ -115,7 +118,7 @@ class SegmentCache:
     def read_segment(self, topic: str, partition: int, segment: IndexSegment) -> Events:
         """The events of an archived segment. Raises `UnreadableSegment`.
 
-        It is read once for all readers that need it at the same time.
+        The segment is read once for all readers that need it at the same time.
         """
         location = _archived_location(segment)
         own: Future[Events] | None = None
@@ -123,14 +126,14 @@ class SegmentCache:
             known, ahead = self._cached_or_pending(location)
             if known is None and ahead is None:
                 own = Future()
-                own.set_running_or_notify_cancel()  # from here on, another reader cannot cancel it
+                own.set_running_or_notify_cancel()  # from now on, another reader cannot cancel this future
                 self._ahead[location] = own
                 self._bytes_ahead += location.length
         if own is not None:
             own.add_done_callback(self._pending_read_remover(location))
             return self._read_for_all(own, location, topic, partition, segment)
         if known is None and ahead is not None:
-            # Its reader may never return for it.
+            # If the reader that began this read has cancelled it, read the segment here.
             with suppress(CancelledError):
                 return ahead.result()
         if known is None:
@@ -141,7 +144,7 @@ class SegmentCache:
     def _read_for_all(
         self, own: Future[Events], location: ArchiveLocation, topic: str, partition: int, segment: IndexSegment
     ) -> Events:
-        """Read a segment here, and pass on the result, or the failure, to those who wait for it."""
+        """Read a segment in this thread, and pass the result, or the failure, to the readers that wait for `own`."""
         try:
             events = self._read_segment(location, topic, partition, segment)
         except BaseException as error:
@@ -155,8 +158,8 @@ class SegmentCache:
     ) -> Generator[tuple[IndexSegment, Events], None, None]:
         """Yield the events of these segments in order, while the next segments are read.
 
-        At first, it requests only the segments that a reader probably needs for this number of events, or bytes, from
-        `start` on. A reader that needs no more closes the generator: then pending reads do not begin. Raises
+        At first, only the segments that a reader probably needs for `limit` events or `max_bytes` from `start` on are
+        requested. A reader that needs no more closes the generator, which cancels reads that have not begun. Raises
         `UnreadableSegment` when it reaches an unreadable segment.
         """
         behind = iter(segments)
@@ -196,12 +199,14 @@ class SegmentCache:
         return fits and more_events and more_bytes and self._has_room_ahead(length)
 
     def _has_room_ahead(self, length: int) -> bool:
-        """Whether all readers together wait for little enough. Threads may see this at once: the limit is not exact."""
+        """Whether this many more bytes may be read ahead in this process. Several threads may find room at the same
+        moment, so the limit is not exact.
+        """
         return not self._bytes_ahead or self._bytes_ahead + length <= MAX_BYTES_READ_AHEAD
 
     def begin_reading_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
-        """Read ahead as many of these segments as fit, because they will be needed soon. Returns the end of the last
-        one, or 0.
+        """Read ahead as many of these segments as fit, because they will be needed soon. Return the end offset of the
+        last of them, or 0.
         """
         end = size = 0
         for segment in segments:
@@ -343,7 +348,7 @@ def read_segment(
     """The events of a segment in the store, which must be unchanged. Raises `UnreadableSegment`, and `Unavailable` if
     the archive is not there.
 
-    It enters `unpacking` when it has read the object.
+    The context `unpacking` is entered after the object is read.
     """
     location = segment.location
     assert location is not None

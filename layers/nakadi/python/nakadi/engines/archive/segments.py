@@ -10,7 +10,7 @@ from nakadi.ports.log_index import LogIndex
 SEGMENTS_PER_INDEX_QUERY = 200
 
 MAX_FOLLOWING_SEGMENTS = 100
-"""The number of segments requested together with one that may have too few events."""
+"""How many following segments are requested together with a segment that may have too few events."""
 
 
 def archived_segments_from(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:
@@ -28,7 +28,7 @@ def segments_for_read(
     index: LogIndex, segment: IndexSegment, topic: str, partition: int, start: int, limit: int
 ) -> Sequence[IndexSegment]:
     """A segment, and, if it has fewer events from `start` on than the reader wants, some of the following segments:
-    enough of them if they are like this one.
+    enough of them if they have as many events as this one.
     """
     missing = limit - count_events_from(segment, start)
     if missing <= 0:
@@ -38,7 +38,7 @@ def segments_for_read(
 
 
 def count_events_from(segment: IndexSegment, start: int) -> int:
-    """How many events of a segment lie after an offset; an upper bound if compaction has left holes."""
+    """How many events a segment has from an offset on; an upper bound if compaction has left holes."""
     behind = segment.end_offset - max(start, segment.first_offset)
     return behind if segment.event_count is None else min(behind, segment.event_count)
 
@@ -46,7 +46,9 @@ def count_events_from(segment: IndexSegment, start: int) -> int:
 def first_segment_offset_since(
     index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int
 ) -> int:
-    """The first offset of the first segment with an event stored then or later; `end` if there is none."""
+    """The first offset of the first segment with an event that was stored at `stored_at` or later; `end` if there is
+    none.
+    """
     low, high = start, end
     while low < high:
         segment = index.segment_at_or_before(topic, partition, (low + high) // 2)

@@ -114,7 +114,9 @@ class FolderStore:
             return self.marker.exists()
 
     def put(self, key: str, content: bytes) -> None:
-        """Write under another name first, so that no reader sees half an object, not even after a power cut."""
+        """Store an object. It is first written under another name, so that no reader sees half an object, not even
+        after a power cut.
+        """
         path = self._folder / key
         with self._check_open():
             _make_folder_durable(path.parent)
@@ -164,7 +166,7 @@ class FolderStore:
 
     @contextmanager
     def _check_open(self) -> Iterator[None]:
-        """Raises `Unavailable` once closed; a full or missing disk only counts as unreachable."""
+        """Within the block, raise `Unavailable` if the store is closed, or the disk is full or missing."""
         if self._closed:
             raise Unavailable(CLOSED_MESSAGE)
         try:
@@ -183,7 +185,7 @@ class FolderStore:
 
 
 def _make_folder_durable(folder: Path) -> None:
-    """A folder is durable once its parent folder has been written."""
+    """Write the parent of a new folder to the disk: only then is the folder durable."""
     if not folder.is_dir():
         _make_folder_durable(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -229,7 +231,7 @@ class S3Store:
         asked = {"Bucket": self.bucket, "Key": self._prefix + location.key, "Range": f"bytes={location.start}-{last}"}
 
         def fetch() -> bytes:
-            # Errors of reading appear here: a connection can break in the middle of a body.
+            # This covers reading the body too, because a connection can break in the middle of it.
             try:
                 return bytes(self._client.get_object(**asked)["Body"].read())
             except ClientError as error:

@@ -31,12 +31,12 @@ class SweepResult(Struct, frozen=True):
 class ArchiveSweep(Struct, frozen=True):
     """Sweeps an archive that one log index describes.
 
-    Each object gets a new name, and a reference moments after it is written: an old object without a reference will
-    never get one. `namespaces` are those in which everything belongs to the index, by default those to which the index
-    refers.
+    Each object has a name of its own, and gets its reference moments after it is written, so an old object without a
+    reference will never get one. `namespaces` are the namespaces whose objects all belong to the index; by default,
+    those to which the index refers.
 
-    `is_settled` says whether nobody is about to refer to an object without references. By default, all objects that
-    were written before the given moment count as settled.
+    `is_settled` says whether no process is about to refer to an object without references. By default, this is assumed
+    of all objects that `run` considers.
     """
 
     index: LogIndex
@@ -51,7 +51,8 @@ class ArchiveSweep(Struct, frozen=True):
         # References are read after the objects, so that references that were added in between are seen.
         unused = self._without_references(found)
         if self.is_settled is not None:
-            # By now, an archiver may have stored the missing reference to an object, and so settled it.
+            # While `is_settled` was asked, an archiver may have stored the missing reference to an object, so
+            # references are read again.
             unused = self._without_references([each for each in unused if self.is_settled(each)])
         gone: list[StoredObject] = []
         for start in range(0, len(unused), KEYS_PER_REMOVAL):

@@ -4,7 +4,7 @@ Publishers append to the hot half, and the archiver reads from there. The hot ha
 time. It answers a read as long as it has the events; otherwise the archive answers, which reaches at least to the
 beginning of the hot half. Both remove events beyond the retention of the event type.
 
-One thread archives, removes and cleans up, in small steps so that no request waits for it.
+One thread archives events and removes what is not needed, in small steps so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 MAX_KNOWN_PARTITIONS = 10_000
-"""The number of partitions for which the log remembers where the hot half begins."""
+"""How many partitions the log remembers with the offset at which their hot half begins."""
 
 
 class TieredLog:
@@ -58,7 +58,8 @@ class TieredLog:
         self.create_topic, self.add_partitions, self.seal_topic = hot.create_topic, hot.add_partitions, hot.seal_topic
         self.add_change_listener = hot.add_change_listener
         if isinstance(hot, DeduplicatingLog):
-            # Only then, because callers see from a log's methods whether it recognizes events by their ids.
+            # `append_once` exists only then, because callers see from a log's methods whether it recognizes events by
+            # their ids.
             self.append_once = partial(self._append_once, hot)
         self._index = index
         self._store = store
@@ -67,15 +68,15 @@ class TieredLog:
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics, catalog=directory))
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive_partition)
-        # The offset from which the hot half was seen to have events. It only grows, so no later read needs to ask the
-        # hot half for anything before it.
+        # For each partition, the last known first offset of the hot half. That offset only grows, so events before it
+        # need not be looked for in the hot half.
         self._hot_from: dict[TopicPartition, int] = {}
         self._closed = False
 
     # Topics
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic. Objects are removed later, when no reader can need them."""
+        """Delete the topic. A sweep removes its archive objects later, when no reader can need them."""
         self._hot.delete_topic(topic)
         self._index.delete_topic(topic)
         for partition in [partition for partition in list(self._hot_from) if partition[0] == topic]:
@@ -123,7 +124,7 @@ class TieredLog:
         return found
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
-        # The hot half first: it removes nothing that the index, read later, does not have.
+        # The hot half is read before the index, because it removes only events that the index has by then.
         hot = self._hot.bounds(topic, partitions)
         known = self._index.topic(topic)
         if known is None:
@@ -153,9 +154,9 @@ class TieredLog:
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         offset = self.first_offset_since(topic, partition, stored_before)
         self._hot.trim(topic, partition, stored_before)
-        # The archive comes second: an archiver registers the topic before it reads events, so one that registers it
-        # later can only read the remaining events. In the other order, it could archive events that are being trimmed
-        # here.
+        # The archive comes second: an archiver registers the topic in the index before it reads events, so if the topic
+        # is not registered now, an archiver can read only the events that remain. In the other order, it could archive
+        # events that are being trimmed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
             self._index.drop_segments_before(topic, partition, offset)
@@ -168,12 +169,14 @@ class TieredLog:
         )
 
     def archive(self) -> None:
-        """Archive waiting events at once, and let the hot half drop those that it need not keep."""
+        """Archive waiting events at once, and let the hot half remove archived events that it need not keep."""
         with _unavailable_when_closed():
             self._worker.archive_all()
 
     def archive_topic(self, topic: str, partitions: Sequence[int]) -> None:
-        """Archive the events of these partitions at once, and let the hot half drop those that it need not keep."""
+        """Archive the events of these partitions at once, and let the hot half remove archived events that it need not
+        keep.
+        """
         with _unavailable_when_closed():
             for partition in partitions:
                 self._worker.archive_partition(topic, partition)
@@ -196,13 +199,16 @@ class TieredLog:
     def _read_hot(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int, wait: float
     ) -> EventSlice | None:
-        """The answer of the hot half, or of the archive if the hot half has removed the event; otherwise None."""
+        """The events from the hot half, or from the archive if the hot half has removed them; None if the archive does
+        not have them.
+        """
         try:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         except OffsetUnavailable:
             bounds = self._hot.bounds(topic, [partition])[partition]
             if len(self._hot_from) >= MAX_KNOWN_PARTITIONS:
-                # Another process may have deleted their topics. For other events, the hot half is read once more.
+                # Some of these topics may have been deleted by another process. For the other topics, the next read
+                # finds the offset again.
                 self._hot_from.clear()
             self._hot_from[topic, partition] = bounds.oldest
             if start >= bounds.next_offset:
@@ -223,7 +229,9 @@ class TieredLog:
         )
 
     def _read_cold(self, topic: str, partition: int, read: Callable[[], T]) -> T:
-        """The archive's answer, or `UnreadableEvents`: damage must not look like the end of the events."""
+        """The result of `read`. Raises `UnreadableEvents` for a damaged part, which must not look like the end of the
+        archive.
+        """
         try:
             return read()
         except UnreadableSegment as error:
@@ -236,8 +244,8 @@ class TieredLog:
             ) from error
 
     def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
-        """The oldest offset that either half has. The archive does not count if it ends before the hot half begins:
-        then it was switched off for so long that its content is useless.
+        """The oldest offset that either half has. The archive is ignored if it ends before the hot half begins: then it
+        was switched off for so long that events are missing in between.
         """
         oldest = known.oldest.get(partition, 0)
         if oldest >= hot.oldest:
@@ -251,7 +259,9 @@ class TieredLog:
 
 @contextmanager
 def _unavailable_when_closed() -> Iterator[None]:
-    """A context for requested chores: if the log is closed meanwhile, they end with `Unavailable`."""
+    """A context for maintenance that a caller has requested: if the log is closed meanwhile, it raises
+    `Unavailable`.
+    """
     try:
         yield
     except ChoreStopped as stopped:

@@ -10,12 +10,13 @@ from nakadi.ports.log_index import LogIndex
 
 
 def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Have the hot half remove all archived events, including its last ones, unless unarchived ones were stored at the
-    same time.
+    """Let the hot half remove all archived events, including the last ones, unless an unarchived event was stored at
+    the same time as these.
     """
     state = index.index_heads([(topic, partition)])[topic, partition].state
     behind = datetime_from_microseconds(state.latest_stored_at + 1)
-    # Some events of the same moment may not be archived. All later events, even those arriving now, have a later time.
+    # All archived events can go only if no unarchived event has the time of the last archived one. Events that arrive
+    # now have a later time.
     if hot.first_offset_since(topic, partition, behind) <= state.next_offset:
         hot.trim(topic, partition, behind)
     else:

@@ -43,7 +43,7 @@ def assignment_json(assignment: Assignment) -> str:
         "sessions": [_session_row(each) for each in assignment.sessions],
         "reset": None if reset is None else _reset_row(reset),
     }
-    # Under separate names, which older versions of the broker do not read.
+    # Tasks are stored under separate names, which older versions of the broker do not read.
     if reset is not None and reset.task is not None:
         body["wish"] = _reset_task_body(reset.task)
         body["claimed"] = reset.is_claimed
@@ -72,8 +72,8 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
 
 
 def _session_row(session: Session) -> Sequence[Any]:
-    """A session as a row. Members that nobody has requested are omitted, so that the row equals that of older versions
-    of the broker.
+    """A session as a row. Values that record requests are omitted while there is no request, so that the row is the
+    same as in older versions of the broker.
     """
     row: list[Any] = to_builtins(session)
     return row if row[_SESSION_FIELDS:] != _NOTHING_ASKED else row[:_SESSION_FIELDS]

@@ -51,12 +51,12 @@ def owner_sessions_of_changed_offsets(
 
 
 def partitions_consumed_again(new: Assignment, positions: PositionsByPartition) -> frozenset[EventTypePartition]:
-    """The partitions that get another position, after which no event counts as consumed any longer."""
+    """The partitions that get another position without a replay, after which no event counts as consumed any longer."""
     return frozenset(entry.partition for entry in new.entries if entry.partition in positions and entry.replay is None)
 
 
 def commit_result(offset: CommittedOffset | None, session: str, position: Position) -> CommitResult:
-    """The result of a commit, given the stored offset."""
+    """The result of a session's commit, given the stored offset."""
     if offset is None or offset.owner != session:
         return CommitResult.NOT_OWNED
     return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED
@@ -65,7 +65,7 @@ def commit_result(offset: CommittedOffset | None, session: str, position: Positi
 def commit_report(
     session: str, positions: PositionsByPartition, results: Mapping[EventTypePartition, CommitResult]
 ) -> OffsetsCommitted | None:
-    """The change that listeners learn of a commit; None if it moved nothing."""
+    """The change that is reported to listeners after a commit; None if the commit moved no offset."""
     moved = [item for item in positions.items() if results[item[0]] is CommitResult.COMMITTED]
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
@@ -89,7 +89,9 @@ def offset_after_change(
 
 
 def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
-    """The one partition of events to park; raises `ValueError` for changes that no engine makes."""
+    """The partition of events to park, which must be the same for all; raises `ValueError` for writes that no engine
+    makes.
+    """
     partitions = {each.parked.partition for each in events}
     if len(partitions) != 1:
         raise ValueError(f"events of {len(partitions)} partitions are parked at once")
@@ -102,7 +104,7 @@ def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
 
 
 def parking_result(offset: CommittedOffset | None, session: str, commit_to: Position | None) -> CommitResult:
-    """The result of parking events, given the stored offset."""
+    """The result of parking events of a session, given the stored offset of their partition."""
     if commit_to is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED
     return commit_result(offset, session, commit_to if commit_to is not None else FIRST_COMMIT_POSITION)

@@ -1,5 +1,5 @@
-"""botocore sessions that share everything that is slow to create: descriptions of services and endpoints, and
-botocore's own handlers.
+"""Makes botocore sessions that share what is slow to create: descriptions of services and endpoints, and botocore's own
+handlers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Callbacks for those who wait for events or changes."""
+"""Listeners: functions that are called when events or changes arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PartitionListeners:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        # Replaced as a whole and never changed, so that announcing needs no lock.
+        # The dictionary is replaced as a whole and never changed, so that announcing needs no lock.
         self._listeners: dict[int, PartitionListener] = {}
         self._waiting: set[threading.Event] = set()
 
@@ -44,7 +44,7 @@ class PartitionListeners:
     def wait_for_events(
         self, topic: str, partition: int, read_now: Callable[[], EventSlice], wait: float
     ) -> EventSlice:
-        """The result of `read_now`, once that finds something or this number of seconds has passed."""
+        """The result of `read_now`, as soon as it has events or `wait` seconds have passed."""
         found = read_now()
         if found.events or wait <= 0:
             return found
@@ -94,7 +94,8 @@ class SubscriptionListeners:
         self._of: dict[str, tuple[tuple[object, SubscriptionListener], ...]] = {}
 
     def add_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # One function may be used for two watches; each ends its own.
+        # The same function may be registered twice; the token distinguishes the registrations, so that each can be
+        # ended by itself.
         watch = object()
         with self._lock:
             self._of[subscription] = (*self._of.get(subscription, ()), (watch, on_change))
@@ -131,7 +132,7 @@ def callable_once(end: Callable[[], None]) -> Callable[[], None]:
 class ChangePoller(ABC):
     """A thread that polls a store for changes by other processes, while this process has watchers.
 
-    It begins with the first watcher, and rests while there are none.
+    The thread starts with the first watcher, and pauses while there are none.
     """
 
     def __init__(self, store: str, *, thread_name: str) -> None:
@@ -165,14 +166,14 @@ class ChangePoller(ABC):
     def close(self) -> None:
         with self._lock:
             self._closed.set()
-        # A resting thread must notice the end.
+        # Wake a thread that pauses, so that it ends.
         self._wanted.set()
         if self._thread is not None:
             self._thread.join()
 
     @abstractmethod
     def _skip_past_changes(self) -> None:
-        """Skip all changes so far. Called with the lock, before the first watcher exists."""
+        """Skip all changes so far. Called while holding the lock, before the first watcher is added."""
 
     @abstractmethod
     def _poll(self) -> None:

@@ -19,10 +19,10 @@ from nakadi.ports.registry import (
 )
 
 MAX_CHANGES_PER_WRITE = 99
-"""DynamoDB makes a hundred changes in one step, and one of them counts the others."""
+"""DynamoDB makes a hundred changes in one transaction, and one of these updates the change counters."""
 
 CHANGE_COUNTS_KIND = "changes"
-"""The kind of the change counters; it has no documents."""
+"""The kind under which change counters are stored; no document has it."""
 
 
 def document_json(document: Document) -> bytes:
@@ -46,7 +46,7 @@ def check_changes_of_one_write(changes: Sequence[DocumentChange]) -> None:
 
 
 def document_after_change(change: DocumentChange, revision: int) -> Document | None:
-    """The document that a `PutDocument` makes of one at this revision; None for other changes.
+    """The document after a `PutDocument` of one that is stored at this revision; None for other changes.
 
     Raises `ChangedMeanwhile`.
     """
@@ -56,7 +56,9 @@ def document_after_change(change: DocumentChange, revision: int) -> Document | N
 
 
 def changed_buckets(changes: Sequence[DocumentChange]) -> Collection[int]:
-    """The buckets that count changes of cached documents; sorted, so that all writers use the same order."""
+    """The buckets of the change counters that these changes increase; sorted, so that all writers use the same
+    order.
+    """
     return sorted({change_bucket(change.kind, change.key) for change in changes if _is_counted(change)})
 
 

@@ -1,4 +1,4 @@
-"""Leaves duplicates out of an append, and reports them in its fates."""
+"""Leaves duplicates out of an append, and adds their places to the results of the append."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 def without_duplicates(
     batches: Mapping[int, Sequence[Record]], duplicates: PlacesByPartition
 ) -> Mapping[int, Sequence[Record]]:
-    """The remaining records; partitions without any are omitted."""
+    """The records that are not duplicates; partitions without such records are omitted."""
     kept = {
         partition: without_indices(records, duplicates[partition]) if partition in duplicates else records
         for partition, records in batches.items()
@@ -33,7 +33,7 @@ def without_indices(items: Sequence[Item], indices: Mapping[int, object]) -> Seq
 def fates_with_duplicates(
     batches: Mapping[int, Sequence[Record]], duplicates: PlacesByPartition
 ) -> Mapping[int, AppendResult]:
-    """The fates of an append whose other events are all stored."""
+    """The results of an append with these duplicates whose other events are all stored."""
     return {
         partition: AppendStoredExcept({index: DuplicateEvent(place) for index, place in duplicates[partition].items()})
         if partition in duplicates

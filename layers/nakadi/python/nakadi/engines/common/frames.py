@@ -3,8 +3,8 @@
     magic 2 · version 1 · flags 1 · number of records 4 · length of the notes 4 · notes · lines
 
 The lines are the events as newline-delimited JSON, with an empty line for a tombstone or a removed record. The notes
-are a JSON object with everything that the lines do not contain; a frame of plain events has none. Notes and lines are
-compressed together if that makes them much smaller.
+are a JSON object with everything that the lines do not contain, such as keys; a frame of plain events has no notes.
+Notes and lines are compressed together if that makes them much smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_BYTES_TO_COMPRESS = 1500
 """Below this many bytes, compression saves less than it costs."""
 
 COMPRESSION_LEVEL = 1
-"""On events, higher levels take longer and save no more bytes."""
+"""For events, higher levels take longer and save no more bytes."""
 
 MAX_DECOMPRESSED_BYTES = 1 << 30
 
@@ -69,7 +69,7 @@ def check_no_line_breaks(records: Sequence[Record]) -> None:
 
 
 def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
-    """The records, or a part of them, with None in the places of removed ones."""
+    """The records of a frame, or those that `selection` selects, with None in the places of removed records."""
     count, notes, joined = _split_frame(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
@@ -80,8 +80,8 @@ def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
 
 
 def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
-    """The events of a frame of plain events with commas between them, and where each ends. Call it only if
-    `has_metadata` is false."""
+    """The text of a frame's plain events, with commas between them, and the end of each event in the text. Call it only
+    if `has_metadata` is false."""
     count, _, joined = _split_frame(frame)
     find = joined.find
     ends: list[int] = []
@@ -97,7 +97,7 @@ def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
 
 
 def has_metadata(frame: bytes) -> bool:
-    """Whether the frame has more than its lines: some records may have been removed, or have keys."""
+    """Whether the frame has notes: then some records may have been removed, or have keys."""
     return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_METADATA_FLAG)
 
 

@@ -24,7 +24,9 @@ _VERSION = "1."
 
 
 class AesSecretBox:
-    """Encrypts with AES-256-GCM. It calls `read_key` for the first secret: a broker without secrets needs no key."""
+    """Encrypts with AES-256-GCM. It calls `read_key` when the first secret is encrypted or decrypted: a broker without
+    secrets needs no key.
+    """
 
     def __init__(self, read_key: Callable[[], bytes]) -> None:
         self._read_key = read_key
@@ -50,7 +52,7 @@ class AesSecretBox:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key in a file, which is created if it is missing. Raises `Unavailable`."""
+    """The key in this file, which is created with a new key if it is missing. Raises `Unavailable`."""
     try:
         if not path.exists():
             _write_key(path)
@@ -63,7 +65,9 @@ def read_or_make_key(path: Path) -> bytes:
 
 
 def _write_key(path: Path) -> None:
-    """Write a new key. Another process may do so at the same time: the first complete file stays, and both read it."""
+    """Write a new key. If another process does so at the same time, the first complete file stays, and both processes
+    read it.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # only its owner may read it
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -26,12 +26,12 @@ READ_TIMEOUT_SECONDS = 5.0
 CONTEXT_NAME = "nakadi"
 
 _VERSION = "kms1."
-# The length of the encrypted data key comes first.
+# The format of the length of the encrypted data key, which comes first in a sealed secret.
 _LENGTH = struct.Struct(">H")
 
 
 class KmsSecretBox:
-    """Encrypts secrets with a key of AWS KMS, which it first calls for the first secret."""
+    """Encrypts secrets with a key of AWS KMS. KMS is called only when there is a secret to encrypt or decrypt."""
 
     def __init__(self, key_arn: str) -> None:
         self._key_arn = key_arn

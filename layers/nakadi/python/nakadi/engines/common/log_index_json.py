@@ -30,8 +30,8 @@ MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
 def latest_plausible_expiry(now: float, seconds: float) -> float:
-    """The latest end of a claim of this length that was made by now. A claim that lasts longer was made before a clock
-    was set back, and would keep all other processes away for as long as the clock is behind."""
+    """The latest possible end of a claim that was made for `seconds` until now. A claim with a later end was made
+    before a clock was set back, and is ignored: it would block all other processes until the clock has caught up."""
     return now + max(seconds, 0) + MAX_CLOCK_DIFFERENCE_SECONDS
 
 
@@ -41,7 +41,9 @@ def shard_progress_text(progress: ShardProgress) -> str:
 
 
 def shard_progress_from_text(body: str) -> ShardProgress:
-    """Texts of earlier versions have only the sequence number, and sort before newer texts with the same number."""
+    """The progress in a text. Texts of earlier versions have only the sequence number, and sort before newer texts with
+    the same number.
+    """
     sequence, *more = body.split()
     if not more:
         return ShardProgress(int(sequence))
@@ -50,7 +52,7 @@ def shard_progress_from_text(body: str) -> ShardProgress:
 
 
 def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str]) -> Topic:
-    """The topic that continues the one of this name."""
+    """A topic that continues the topic `name`."""
     return Topic(
         partitions=continued.partitions,
         sealed=continued.sealed,
@@ -60,7 +62,7 @@ def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str
 
 
 def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topic:
-    """The following topic, with later changes of the topic that it continues."""
+    """The topic `continuing`, with changes that the topic it continues got later."""
     return replace(
         continuing,
         partitions=max(continued.partitions, continuing.partitions),

@@ -1,7 +1,7 @@
 """Signing in to Amazon MSK with IAM.
 
-A token is the URL of a request to connect, signed with the credentials of the process, and never sent as a request.
-The library asks for a token before it connects, and for the next one after four fifths of its lifetime.
+A token is the URL of a request to connect, signed with the credentials of the process; the request itself is never
+sent. The library asks for a token before it connects, and for the next one after four fifths of its lifetime.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.session import Session, get_session
 
 TOKEN_LIFETIME = timedelta(minutes=15)
-"""The longest that MSK accepts. The cluster closes a connection whose token has expired, unless it has a new one."""
+"""The longest lifetime that MSK accepts. The cluster closes a connection when its token expires, unless the client has
+sent a new token.
+"""
 
 IAM_SERVICE = "kafka-cluster"
 
@@ -27,7 +29,7 @@ class NoCredentials(Exception):
 
 def new_token_and_expiry(region: str) -> tuple[str, float]:
     """A token for clusters of the region, and when it expires, in seconds since 1970."""
-    # Read each time: a role's credentials change after some hours.
+    # The credentials are read each time, because those of a role change after some hours.
     credentials = _aws_session().get_credentials()
     if credentials is None:
         raise NoCredentials("This process has no AWS credentials to sign in to MSK with")

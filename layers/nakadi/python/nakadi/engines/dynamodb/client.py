@@ -21,8 +21,9 @@ CONNECT_TIMEOUT_SECONDS = 1.0
 READ_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSES_SECONDS = (0.05, 0.2, 0.8)
 
-# For transactions that invalidate caches: all of them count in one item, so they conflict, however different their
-# changes are. DynamoDB rejects one of two conflicting transactions at once.
+# Pauses after conflicts between transactions that invalidate caches. All of these transactions increase counters in one
+# item, so they conflict, however different their other changes are. DynamoDB rejects one of two conflicting
+# transactions at once.
 CONFLICT_RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
 
 CONDITION_FAILED_CODE = "ConditionalCheckFailed"
@@ -51,7 +52,7 @@ T = TypeVar("T")
 
 
 class CallRetryPolicy:
-    """Repeats calls that failed: an attempt after each of the `pauses`, and one before the first."""
+    """Repeats calls that failed: there is one attempt before the first of the `pauses`, and one after each."""
 
     def __init__(
         self, sleep: Callable[[float], None] = time.sleep, pauses: Sequence[float] = RETRY_PAUSES_SECONDS
@@ -60,10 +61,11 @@ class CallRetryPolicy:
         self._pauses = pauses
 
     def call_with_retries(self, call: Callable[[bool], T], conflict_pauses: Sequence[float] = ()) -> T:
-        """Call until there is an answer. The call is told whether an earlier attempt may have taken effect.
+        """Repeat a call until there is an answer. The argument of `call` says whether an earlier attempt may have taken
+        effect.
 
         `conflict_pauses` are additional pauses for a transaction that conflicted with another one, before the usual
-        ones. Raises `Unavailable` when attempts are used up, or when another attempt would end the same way.
+        ones. Raises `Unavailable` when attempts are used up, or when another attempt would fail in the same way.
         """
         in_doubt = False
         pauses, waiting = iter(self._pauses), iter(conflict_pauses)
@@ -104,7 +106,7 @@ def _is_transaction_conflict(error: Exception) -> bool:
 
 
 def _error_codes(error: Exception) -> set[str]:
-    """Why a call was rejected; for a transaction, the reasons for all its changes."""
+    """The error codes of a rejected call; for a transaction, those of all its changes."""
     code = _error_code(_underlying_error(error))
     return (
         {str(reason.code) for reason in cancellation_reasons(error) if reason}
@@ -131,13 +133,16 @@ def _error_code(cause: BaseException | None) -> str:
 
 
 def _http_status(error: ClientError) -> int:
-    """The HTTP status of an error. PynamoDB passes on little more than the code; the rest is in the original error."""
+    """The HTTP status of an error. PynamoDB's error has little more than the code; the status is in the original
+    error.
+    """
     answer = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     return int(answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def transaction_attempt(add_changes: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
-    """An attempt to make all added changes; it returns False if a condition does not hold.
+    """A function that attempts to make all added changes in one transaction; it returns False if a condition does not
+    hold.
 
     DynamoDB recognizes a transaction by its token for ten minutes, and does not execute it twice.
     """

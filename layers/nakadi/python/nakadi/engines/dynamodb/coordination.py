@@ -1,10 +1,10 @@
 """Coordination in DynamoDB, for any number of processes.
 
 An offset's item has its owner, and the transaction that changes the assignment also changes the owners. So a commit is
-one update with a condition that a former owner does not meet.
+one update, with a condition that fails for a former owner.
 
-The description of a parked event is an item, which includes the value if that is small. A larger value is in pieces
-elsewhere, so that listing parked events does not read their contents.
+The description of a parked event is an item, which includes the value if that is small. A larger value is stored in
+pieces under other keys, so that listing parked events does not read their contents.
 """
 
 from __future__ import annotations
@@ -75,17 +75,18 @@ Item = CoordinationItem
 # The number of partitions of one commit that are written at the same time.
 COMMIT_THREADS = 8
 
-# Reports of changes get only a second attempt, because the committer waits for them.
+# A report of a change is attempted only twice, because the committer waits for it.
 REPORT_RETRY_PAUSES_SECONDS = (0.1,)
 
 
 class DynamoDbCoordination:
     """Every change is a conditional write, which DynamoDB checks and executes in one step. So nothing is locked here,
-    and no thread or process waits for another: if two decide on the same state, one is rejected, and reads again.
+    and no thread or process waits for another: if two of them start from the same state, one write is rejected, and
+    that process reads the state again.
 
     A write whose answer is lost may have taken effect, and is repeated. Each write is safe to repeat: DynamoDB
-    recognizes the token of a transaction, a commit recognizes itself, a lease has the time of its request, and putting
-    or removing an item twice has the same effect as once.
+    recognizes a transaction by its token, a commit finds its own token in the item, a lease has the time of its
+    request, and putting or removing an item twice has the same effect as once.
     """
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
@@ -116,7 +117,8 @@ class DynamoDbCoordination:
         consumed_again = partitions_consumed_again(new, at)
         stored = with_next_revision(old, new)
         items, own = self._table.items, subscription_key(subscription)
-        # DynamoDB compares in the write itself: of two processes that decided on the same revision, one is refused.
+        # DynamoDB compares the revision in the write itself: of two processes that start from the same revision, one is
+        # refused.
         unchanged = Item.revision == old.revision if old.revision else Item.partition_key.does_not_exist()
         assignment = items(own, ASSIGNMENT_SORT_KEY, **assignment_attributes(stored))
 
@@ -149,8 +151,8 @@ class DynamoDbCoordination:
     # Offsets
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # Each offset is from a different moment: while pages are read, others may change. Readers have already read the
-        # assignment, and recognize a newer offset by its owner.
+        # The offsets may be from different moments: while one page is read, offsets on others may change. Readers have
+        # already read the assignment, and recognize a newer offset by its owner.
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
@@ -174,7 +176,9 @@ class DynamoDbCoordination:
         now: datetime,
         done_ahead: DoneAheadByPartition,
     ) -> CommitResultByPartition:
-        """Each partition is a separate update: a transaction would cost twice as much, and be all or nothing."""
+        """Commit each partition in a separate update: a transaction would cost twice as much, and one refused partition
+        would stop all others.
+        """
         self._table.check_open()
 
         def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[CommitResult, bool] | Unavailable:
@@ -183,12 +187,13 @@ class DynamoDbCoordination:
             except Unavailable as error:
                 return error
 
-        # In any order: partitions are independent, and each is a separate step.
+        # The order does not matter, because partitions are independent.
         one_by_one = map if len(positions) < 2 else self._partition_threads.map
         outcomes = list(one_by_one(commit_one, positions.items()))
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
         failed = [each for each in outcomes if isinstance(each, Unavailable)]
-        # A failed write may have been made: then the repeated one finds it outdated, which is not reported.
+        # A failed write may have taken effect. A repeated commit then finds its position outdated and reports nothing,
+        # so the change is reported here.
         if failed or any(found is CommitResult.COMMITTED for found, _ in made):
             self._report_change(
                 subscription, SubscriptionChange.OFFSETS, only_local=not failed and not any(new for _, new in made)
@@ -206,7 +211,7 @@ class DynamoDbCoordination:
         now: datetime,
         added: Sequence[OffsetRange],
     ) -> tuple[CommitResult, bool]:
-        """Commit a partition; returns the outcome, and whether other processes have to learn of the move."""
+        """Commit a partition. Return the result, and whether the move must be reported to other processes."""
         item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
         changed_at, token = microseconds_since_epoch(now), uuid4().hex[:12]
         ahead = self._actions_to_add_done_ahead(item, position, added) if added else []
@@ -240,7 +245,9 @@ class DynamoDbCoordination:
     def _actions_to_add_done_ahead(
         self, item: CoordinationItem, position: Position, added: Sequence[OffsetRange]
     ) -> list[Action]:
-        """The update that adds these ranges. Its value is still true when it is written: only the owner adds to it."""
+        """The update that adds these ranges to the events done ahead. The value stays right until it is written,
+        because only the owner of the offset changes it.
+        """
         found = self._table.find_item(item.partition_key, item.sort_key)
         if found is None:
             return []
@@ -248,8 +255,8 @@ class DynamoDbCoordination:
         return [done_ahead_action(joined_ranges((*offset.done_ahead, *added), max(offset.position, position)))]
 
     def _write_done_ahead(self, item: CoordinationItem, session: str, actions: list[Action]) -> bool:
-        """Write the events done ahead of an offset that is already further; False if the offset no longer belongs to
-        the session."""
+        """Write the events done ahead if the offset is already at or beyond the committed position. Return False if the
+        offset no longer belongs to the session."""
 
         def attempt(_: bool) -> bool:
             try:
@@ -267,8 +274,8 @@ class DynamoDbCoordination:
     ) -> CommitResult | None:
         """Why a commit was refused; None if it would succeed now.
 
-        With a token, an earlier attempt may have taken effect: then the item has its token. It cannot be known whether
-        the position was committed later by another process.
+        A `token` is passed if an earlier attempt may have taken effect: if the item has this token, it did. Raises
+        `Unavailable` if that cannot be known, because another process has committed since.
         """
         found = self._table.find_item(item.partition_key, item.sort_key)
         offset = None if found is None else offset_from_item(found)
@@ -343,7 +350,7 @@ class DynamoDbCoordination:
     # Changes
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # The order matters: when the caller reads, later changes by others are already watched.
+        # Begin to poll before the caller reads, so that every later change by another process is noticed.
         self._change_poller.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 
@@ -360,7 +367,9 @@ class DynamoDbCoordination:
 
     @contextmanager
     def _report_change_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
-        """Report a change even if it failed: it may have been made, and then a repeated call reports nothing."""
+        """Report a change even if the write fails with `Unavailable`: it may have taken effect, and a repeated call
+        would then report nothing.
+        """
         try:
             yield
         except Unavailable:
@@ -368,8 +377,8 @@ class DynamoDbCoordination:
             raise
 
     def close(self) -> None:
-        # Refuse first: later calls raise, in any thread. Then wait for commits that have begun, and close the clients
-        # that they use last.
+        # First refuse calls, so that later calls raise in any thread. Then wait for commits that have begun, and close
+        # their clients last.
         self._table.refuse_calls()
         self._change_poller.close()
         if "_commit_threads" in vars(self):

@@ -26,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 CHANGE_POLL_INTERVAL_SECONDS = 0.4
-"""The time between two looks."""
+"""The time between two queries for changes."""
 
 REPORT_INTERVAL_SECONDS = 0.4
-"""Changes within the same period of this length are reported once."""
+"""The length of the intervals in which several changes of a subscription are reported once."""
 
 RECHECK_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
-"""This long after a watcher hears of a change, all other changes of the same moment have been written too."""
+"""How long after a report to look again: by then, all other changes of the same interval have been written."""
 
 MAX_REPORT_LATENESS_SECONDS = 2.0
-"""A process may see a change this much later than changes with a later time: clocks differ, and writes take time."""
+"""How much later than changes with a later time a change may appear: clocks differ, and writes take time."""
 
 TIME_DIGITS = 16
 
@@ -43,7 +43,7 @@ ChangeCallback = Callable[[str, SubscriptionChange], None]
 
 
 def in_same_report_interval(first: int, second: int) -> bool:
-    """Whether two changes, at times in microseconds, share one report."""
+    """Whether two changes, at these times in microseconds, are in one interval, and so share a report."""
     length = int(REPORT_INTERVAL_SECONDS * 1_000_000)
     return first // length == second // length
 
@@ -64,7 +64,7 @@ class TableChangeReader:
         self._start_key, self._seen_keys = _time_key(self._now() - MAX_REPORT_LATENESS_SECONDS), frozenset()
 
     def read_changes(self, now: float) -> Sequence[tuple[str, SubscriptionChange]]:
-        """Changes by other processes since the last look. `now` is on a monotonic clock."""
+        """Changes by other processes since the last query. `now` is on a monotonic clock."""
         found = list(self._items.query(CHANGES_KEY, range_key_condition=CoordinationItem.sort_key > self._start_key))
         new = [each for each in found if each.sort_key not in self._seen_keys]
         self._rechecks.extend((now + RECHECK_DELAY_SECONDS, each.subscription) for each in new)
@@ -74,14 +74,16 @@ class TableChangeReader:
         return [(each.subscription, SubscriptionChange(each.change)) for each in new if each.reporter != self._own_name]
 
     def _advance_start_key(self, newest: str) -> None:
-        """The next look begins a little before the newest change, because some arrive late. So a process whose clock is
-        ahead does not hide the changes of others.
+        """Begin the next query a little before the newest change, because some changes appear late, and never later
+        than this process's own time, so that a report from a clock that is ahead does not hide the changes of others.
         """
         seconds = min(int(newest[:TIME_DIGITS]) / 1_000_000, self._now())
         self._start_key = max(self._start_key, _time_key(seconds - MAX_REPORT_LATENESS_SECONDS))
 
     def pop_due_rechecks(self, now: float) -> Sequence[str]:
-        """The subscriptions that may have changed in the same moment as a reported change."""
+        """The subscriptions that may have changed again in the same interval as a reported change, and are due to be
+        looked at again.
+        """
         again: dict[str, None] = {}
         while self._rechecks and self._rechecks[0][0] <= now:
             again[self._rechecks.popleft()[1]] = None
@@ -124,7 +126,8 @@ class TableChangePoller(ChangePoller):
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
     def _skip_past_changes(self) -> None:
-        # Makes no call. A resting thread starts again by itself, because only one thread at a time may read the feed.
+        # This makes no call. A thread that pauses skips past changes by itself when it continues, because only one
+        # thread at a time may use the reader.
         if self._thread is None:
             self._change_reader.skip_to_now()
 
@@ -144,7 +147,8 @@ class TableChangePoller(ChangePoller):
         try:
             found = self._change_reader.read_changes(time.monotonic())
         except CALL_ERRORS:
-            # The next look comes soon, and finds the missed changes. The failure is logged once.
+            # The next query comes soon, and finds the missed changes. Only the first of several failures in a row is
+            # logged.
             if not self._is_failing:
                 _log.warning(
                     "Looking for changes of other processes failed, trying again in %s s",

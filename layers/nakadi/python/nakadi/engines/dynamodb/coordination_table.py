@@ -31,24 +31,24 @@ OFFSET_SORT_KEY_PREFIX = "offset#"
 LEASES_KEY = "leases"
 CHANGES_KEY = "news"
 
-# After a refusal, a read of the item decides: if the item would have allowed the commit, the commit is repeated.
+# After a refused commit, the item is read; if it now allows the commit, the commit is repeated, up to this many times.
 MAX_COMMIT_ATTEMPTS = 5
 
-# One write unit pays for this size, keys and names included: a longer text costs less packed.
+# One write unit pays for an item of about this size, keys and names included, so longer texts are compressed.
 MAX_BYTES_STORED_UNCOMPRESSED = 900
 
 # DynamoDB accepts items of up to 400 KB, including all names and keys.
 MAX_ITEM_BYTES = 390_000
 
-# After this time, watchers have read the reports of changes, and a lease has expired even by a clock that was set back
-# by an hour or two. DynamoDB removes these items some time later.
+# How long reports of changes and leases stay after they are of no use: watchers have read the reports, and leases have
+# expired. DynamoDB removes these items some time later.
 CHANGE_RETENTION_SECONDS = 3600
 LEASE_RETENTION_SECONDS = 24 * 3600
 
 
 class CoordinationItem(Model):
-    """The place of a subscription holds its assignment and its offsets; separate places hold its parked events and
-    their large values, by position; the leases, by holder; and the reports of changes, by time.
+    """One partition key holds a subscription's assignment and offsets. Other partition keys hold its parked events and
+    their large values, by position; all leases, by holder; and all reports of changes, by time.
     """
 
     Meta = model_meta(COORDINATION_TABLE)  # every engine has a model with the full name of its table
@@ -56,12 +56,13 @@ class CoordinationItem(Model):
     partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")
 
-    # An assignment is JSON, in `body` or `packed`.
+    # Attributes of an assignment: its JSON is in `body` or, compressed, in `packed`.
     revision = NumberAttribute(null=True)
     body = UnicodeAttribute(null=True)
     packed = BinaryAttribute(null=True, legacy_encoding=False)
 
-    # An offset. `previously_changed_at` is the time of the last change but one; the token identifies a commit.
+    # Attributes of an offset. `previously_changed_at` is the time of the last change but one; `token` identifies the
+    # last commit.
     timeline = NumberAttribute(null=True)
     position = NumberAttribute(null=True)
     owner = UnicodeAttribute(null=True)
@@ -71,19 +72,20 @@ class CoordinationItem(Model):
     # The events done ahead of the position, as JSON; most offsets have none.
     done_ahead = BinaryAttribute(null=True, legacy_encoding=False, attr_name="ahead")
 
-    # A parked event: its description in `body`, its value in `packed`, or in this number of `pieces` with its token.
+    # Attributes of a parked event: its description is in `body`, and its value in `packed`, or in this number of
+    # `pieces` with its token.
     pieces = NumberAttribute(null=True)
 
-    # A lease, and when its holder requested it, by the holder's steady clock.
+    # Attributes of a lease: its end, and when its holder requested it, by the holder's steady clock.
     leased_until = NumberAttribute(null=True, attr_name="until")
     requested_at = NumberAttribute(null=True, attr_name="asked")
 
-    # A report of a change: the subscription, the changed part, and the reporting process.
+    # Attributes of a report of a change: the subscription, the changed part, and the reporting process.
     subscription = UnicodeAttribute(null=True, attr_name="about")
     change = UnicodeAttribute(null=True, attr_name="changed")
     reporter = UnicodeAttribute(null=True, attr_name="teller")
 
-    # Seconds since 1970, for DynamoDB.
+    # When DynamoDB may remove the item, in seconds since 1970.
     expires = NumberAttribute(null=True)
 
 
@@ -161,7 +163,7 @@ def commit_actions(position: Position, committed_at: int) -> list[Action]:
 def assignment_change_actions(
     owner: str | None, position: Position | None, now: datetime, *, is_consumed_again: bool
 ) -> list[Action]:
-    """Writes to an offset: a new owner, or none, and perhaps a new position."""
+    """The update of an offset by a change of the assignment: a new owner, or none, and perhaps a new position."""
     item, since = CoordinationItem, microseconds_since_epoch(now)
     moved = [item.changed_at.set(since)]
     if position is not None:
@@ -172,7 +174,7 @@ def assignment_change_actions(
 
 
 class CoordinationTable:
-    """The table; reads see every write that returned before they began."""
+    """The table of the coordination. Reads see every write that returned before they began."""
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy) -> None:
         self.items = address.bind_model(CoordinationItem, COORDINATION_TABLE)

@@ -1,4 +1,4 @@
-"""Claims on ids of events, as items of the coordination's table, which DynamoDB removes when nobody needs them.
+"""Claims on ids of events, as items of the coordination's table, which DynamoDB removes after they have expired.
 
 Each claim is a separate item, and each change of a claim is one conditional write. A write whose answer is lost is
 repeated, and finds its own result.
@@ -29,7 +29,9 @@ CLAIM_THREADS = 16
 """How many claims of one call are written at the same time."""
 
 MAX_CLAIM_ATTEMPTS = 3
-"""A conflicting claim may be removed before it is read; then the new claim is tried again."""
+"""How often a claim is attempted: a conflicting claim may be removed before it is read, and then the new claim is
+attempted again.
+"""
 
 Item = CoordinationItem
 Result = TypeVar("Result")
@@ -54,7 +56,7 @@ class DynamoDbEidClaims:
         self._call_in_threads([partial(self._remove_one, each) for each in claims])
 
     def close(self) -> None:
-        # Calls in progress finish first.
+        # Refuse new calls, and let calls in progress finish, before the table is closed.
         self._table.refuse_calls()
         self._threads.shutdown()
         self._table.close()

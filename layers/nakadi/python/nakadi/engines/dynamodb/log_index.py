@@ -76,7 +76,8 @@ class LogIndexItem(Model):
 TOPIC_SORT_KEY = "topic"
 CLAIM_SORT_KEY = "claim"
 
-# One more than the number of simultaneous writers to a topic, not counting housekeeping.
+# How often a change of a topic is attempted. There are fewer simultaneous writers of a topic, not counting
+# housekeeping.
 MAX_CHANGE_ATTEMPTS = 20
 
 T = TypeVar("T")
@@ -130,7 +131,7 @@ class DynamoDbLogIndex:
         body = topic_json(continuing_topic(topic, known, begun_after_gaps))
         item = self._items(topic_key(next_topic), TOPIC_SORT_KEY, body=body, revision=1)
         self._write_item(item, LogIndexItem.partition_key.does_not_exist())
-        # From here on, a change to this topic also changes the following topic.
+        # From now on, each change of this topic is also made to the topic that continues it.
         known = self._change_topic(topic, lambda known: replace(known, continued_in=next_topic), count_change=True)
         self._change_topic(next_topic, lambda there: with_changes_of_continued_topic(known, there))
 
@@ -146,7 +147,7 @@ class DynamoDbLogIndex:
         for head in heads:
             partition_key = segments_key(topic, int(head.rpartition("#")[2]))
             self._remove_items(partition_key, [each.sort_key for each in self._list_items(partition_key)])
-        # Heads say where segments are, so they are removed last.
+        # Heads are removed last, because they say which partitions have segments.
         self._remove_items(topic_key(topic), heads)
 
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
@@ -210,8 +211,8 @@ class DynamoDbLogIndex:
         return [segment_from_json(each.body) for each in found]
 
     def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
-        """New segments are written first, in descending order of their last offsets, so that there is never a gap
-        between two segments.
+        """Write the new segments before removing the old ones, in descending order of their last offsets, so that there
+        is never a gap between two segments.
         """
         partition_key = segments_key(topic, partition)
         within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first_offset), segment_sort_key(end - 1))
@@ -269,16 +270,16 @@ class DynamoDbLogIndex:
 
     @cached_property
     def _registry_connection(self) -> Connection:
-        """The connection to the registry. Most processes never need it: if the registry has the same numbers, they ask
-        the registry.
+        """The connection to the registry. Most processes never need it: if it counts the changes of this index too,
+        they read the counts through the registry's engine.
         """
         return connect(self._registry_items)
 
     # Items
 
     def _open_connection(self) -> Connection:
-        """The connection, opened at the first call: a function that only publishes opens the index and sends no
-        query.
+        """The connection, opened at the first call, because a function that only publishes opens the index and sends no
+        request.
         """
         with self._connection_lock:
             if self._closed:
@@ -330,8 +331,9 @@ class DynamoDbLogIndex:
         return self._call_with_retries(attempt)
 
     def _write_item(self, item: LogIndexItem, condition: Condition | None) -> bool:
-        """Write an item if a condition holds. After an attempt whose answer was lost, the next one may find the
-        condition false: the caller then reads the item again, or needs nothing but its existence.
+        """Write an item if a condition holds. Return whether the condition held. After an attempt whose answer was
+        lost, the next attempt may find the condition false because of the first; callers then read the item again, or
+        need only that it exists.
         """
 
         def attempt(_: bool) -> bool:

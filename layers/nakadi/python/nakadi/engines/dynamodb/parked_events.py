@@ -1,7 +1,7 @@
 """Parked events in DynamoDB.
 
-The description of a parked event is an item, which includes the value if that is small. A larger value is in pieces
-elsewhere, so that listing parked events does not read their contents.
+The description of a parked event is an item, which includes the value if that is small. A larger value is stored in
+pieces under another key, so that listing parked events does not read their contents.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from nakadi.model.subscription import (
 Item = CoordinationItem
 
 
-# Values up to this size stay with their descriptions; if a transaction would have too many items, larger ones stay too.
+# Values up to the first size are stored with their descriptions; if a transaction would have too many items, so are
+# values up to the second size.
 SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES = 2_000, 61_000
 MAX_TRANSACTION_ITEMS = 100
 PARKED_VALUE_PIECE_BYTES = 350_000
@@ -94,7 +95,7 @@ class ParkedEventItems:
         low, high = max(within, behind), within + HIGHEST_CHARACTER
         if low > high:
             return []
-        # No key is empty, and DynamoDB rejects queries for an empty one.
+        # No event has an empty key, and DynamoDB rejects queries for an empty key.
         found = self._table.list_items(
             _parked_events_key(subscription), Item.sort_key.between(low or "#", high), limit=limit
         )
@@ -108,11 +109,11 @@ class ParkedEventItems:
             return zlib.decompress(found.packed)
         its_own = Item.sort_key.startswith(f"{found.sort_key}#{found.token}#")
         pieces = [each.packed for each in self._table.list_items(_large_values_key(subscription), its_own)]
-        # Missing events are being removed.
+        # If pieces are missing, the event is being removed.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
     def remove_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
-        """Remove descriptions first: without its description, a piece is not an event."""
+        """Remove descriptions before pieces: pieces without a description are not found as an event."""
         if not positions:
             return
         keys = {_event_sort_key(partition, each) for each in positions}
@@ -172,7 +173,9 @@ def _large_values_key(subscription: str) -> str:
 
 
 def _event_sort_key(partition: EventTypePartition, position: Position | None = None) -> str:
-    """Keys sort like their names: no character of a name sorts before the separator."""
+    """The sort key of an event. These keys sort like the names of event types, because no character of a name sorts
+    before the separator.
+    """
     within = f"{partition.event_type}#{partition.partition}#"
     return within if position is None else f"{within}{position.timeline:010d}#{position.offset:019d}"
 

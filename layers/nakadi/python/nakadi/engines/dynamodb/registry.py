@@ -39,7 +39,8 @@ from nakadi.ports.registry import (
     RemoveDocument,
 )
 
-# One read unit pays for this size: a longer text costs less packed, and a shorter one stays legible in a console.
+# One read unit pays for an item of about this size. Longer texts are compressed, and shorter ones stay legible in a
+# console.
 MAX_BYTES_STORED_UNCOMPRESSED = 4000
 
 # DynamoDB accepts items of up to 400 KB, including all names and keys, and sort keys of up to 1024 bytes.
@@ -99,7 +100,7 @@ def read_change_counters(connection: Connection, items: type[DocumentItem]) -> C
 
 
 def add_change_counts(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
-    """Count changes in these buckets. It must be the last change that is added."""
+    """Add the counting of changes in these buckets to a transaction. It must be the last change that is added."""
     transaction.update(
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND),
         [Path(f"{COUNTER_NAME_PREFIX}{bucket}").add(1) for bucket in buckets],
@@ -191,8 +192,8 @@ class DynamoDbRegistry:
         self._attempts.call_with_retries(attempt)
 
     def _check_written_by_token(self, put: PutDocument, token: str) -> None:
-        """Check whether an earlier attempt has written. If another process has written since, the outcome cannot be
-        known.
+        """Check whether an earlier attempt has written. Raises `Unavailable` if another process has written since,
+        because the outcome cannot be known then.
         """
         item = self._find_item(put.kind, put.key)
         if item is None or item.written_by != token:
@@ -205,7 +206,8 @@ class DynamoDbRegistry:
         outdated caches.
         """
         token = uuid4().hex
-        # PynamoDB sends changes grouped by kind, and the reasons for a refusal come in the order of sending.
+        # PynamoDB sends changes grouped by kind, and DynamoDB returns the reasons for a refusal in the order in which
+        # changes were sent.
         sent = sorted(changes, key=_order_in_transaction)
 
         def attempt(_: bool) -> None:
@@ -242,7 +244,9 @@ class DynamoDbRegistry:
 
 
 def _sort_key_condition(prefix: str, after: str) -> Condition | None:
-    """The keys that a query covers; a query that continues within a prefix gets its starting point."""
+    """The condition on the sort key in a query. With a prefix, `after` is not part of it: the query itself gets that
+    starting point.
+    """
     if prefix:
         return DocumentItem.key.startswith(prefix)
     return DocumentItem.key > after if after else None
@@ -271,7 +275,7 @@ def _order_in_transaction(change: DocumentChange) -> int:
 
 
 def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWriteError) -> list[DocumentChange]:
-    # After the reasons for changes, there may be one for their count, which has no condition.
+    # The reasons for the changes may be followed by one for their count, which has no condition.
     return [
         change
         for change, reason in zip(sent_changes, cancellation_reasons(error), strict=False)
@@ -280,7 +284,9 @@ def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWrit
 
 
 def _unconditional_put_actions(put: PutDocument, token: str) -> list[Action]:
-    """Set the revision to the current one plus one, or to one if the document does not exist."""
+    """The update for a put without a condition. It increases the revision by one, or sets it to one if the document
+    does not exist.
+    """
     contents = document_attributes(put)
     return [
         DocumentItem.revision.add(1),

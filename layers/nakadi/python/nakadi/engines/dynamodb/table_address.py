@@ -24,7 +24,7 @@ def model_meta(table: Table) -> Any:
 
 
 class TableAddress(Struct, frozen=True):
-    """The tables with a prefix, in a region, perhaps at a custom endpoint."""
+    """The prefix of the tables' names, their region, and perhaps a custom endpoint."""
 
     prefix: str
     region: str | None = None
@@ -52,8 +52,8 @@ def parse_table_address(url: str) -> TableAddress:
 
 
 def connect(items: type[Model]) -> Connection:
-    """PynamoDB's private connection, with its client: by default it creates one for each thread, at that thread's
-    first call."""
+    """Connect a model, and return PynamoDB's private connection with its client. By default, PynamoDB creates a client
+    for each thread, at that thread's first call."""
     connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
     connection._local.session = new_session()  # noqa: SLF001  # see above
     assert connection.client

@@ -1,6 +1,7 @@
 """The tables in DynamoDB, described once: for the engines that use them, and for the deployment that creates them.
 
-Nothing here calls AWS or imports its clients, which a machine that only synthesizes templates does not have.
+Nothing here calls AWS or imports the clients of AWS, which are not installed on a machine that only synthesizes
+templates.
 """
 
 from __future__ import annotations
