@@ -103,7 +103,9 @@ def serve_metered_aws() -> Iterator[AwsMeter]:
 
 
 def read_units(operation: str, asked: Mapping[str, Any], answered: Mapping[str, Any]) -> float:
-    """Strongly consistent reads count one unit, others half; a missing item counts one."""
+    """The read units of a call. A strongly consistent read counts one unit for each 4 KB, others half; a missing item
+    counts like the smallest one.
+    """
     match operation:
         case "GetItem":
             return _units(size_of(answered.get("Item", {})), READ_UNIT) * _read_unit_factor(asked)
@@ -119,7 +121,7 @@ def read_units(operation: str, asked: Mapping[str, Any], answered: Mapping[str, 
 
 
 def write_units(operation: str, asked: Mapping[str, Any]) -> float:
-    """Writes in a transaction count twice."""
+    """The write units of a call. Writes in a transaction count twice."""
     match operation:
         case "PutItem":
             return _units(size_of(asked["Item"]), WRITE_UNIT)

@@ -4,7 +4,7 @@ same files?
     python benchmarks/job_shapes.py [--megabytes 100] [--rounds 2] [--only escapes]
 
 The floor is Spark reading the same JSON with a given schema and writing Parquet. Each row shows the share of events
-that become files without Spark, and the CPU seconds of both in the best of some alternating rounds.
+that become files without Spark, and the CPU seconds of compaction and floor in the best of some alternating rounds.
 """
 
 from __future__ import annotations

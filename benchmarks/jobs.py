@@ -36,7 +36,7 @@ PARTITIONS = 4
 A_MEMBER = 20_000
 BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
 NEW = 1.01
-"""The share of events that are added later."""
+"""The number of events after one percent was added, as a multiple of the number before."""
 SCHEMA = {
     "properties": {
         **ORDERS["properties"],

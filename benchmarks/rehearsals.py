@@ -157,7 +157,7 @@ def draft_of(schema: Any, **changes: Any) -> dict[str, Any]:
 
 
 def with_greatest_price(percent: int) -> dict[str, Any]:
-    """The schema, with a maximum price that about this many events exceed."""
+    """The schema of orders, with a maximum price that about `percent` percent of the events exceed."""
     line = ORDER["lines"]["items"]
     price = {"type": "number", "maximum": 99.99 * (1 - percent / 300)}
     lines = {"type": "array", "items": {**line, "properties": {**line["properties"], "price": price}}}

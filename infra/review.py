@@ -185,7 +185,7 @@ def review(app: cdk.App, context: Context, reviewed: Iterable[ReviewedScope]) ->
 
 
 def _resources(context: Context) -> Mapping[str, str]:
-    """Resources with names of their own, as the rules write them."""
+    """The ARNs of resources with fixed names, as the findings of the rules contain them, by the names used here."""
     prefix = context.prefix
     partition, region, account = "<AWS::Partition>", "<AWS::Region>", "<AWS::AccountId>"
     buckets = {

@@ -15,13 +15,13 @@ JOBS = ("compaction", "statistics", "retention")
 FOLLOW = "follow"
 """The job that never ends by itself. `all` does not include it."""
 ACKNOWLEDGE = "acknowledge"
-"""A command for operators. No schedule runs it."""
+"""The command by which operators end warnings about known events. No schedule runs it."""
 
 Main = Callable[[Sequence[str]], int]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job that the first word names, or all; the exit code is the worst one."""
+    """Run the job that the first argument names, or all that end. The exit code is the worst one of these jobs."""
     if arguments and arguments[0] in (*JOBS, FOLLOW, ACKNOWLEDGE):
         return _find_main(arguments[0])(arguments[1:])
     known, for_all = _parser().parse_known_args(arguments)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_all(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
-    """Run jobs one after the other. A complaint of one does not stop the others; a failure does."""
+    """Run jobs one after the other. If one reports complaints, the next ones still run; if one fails, they do not."""
     worst = DONE
     for run, arguments in jobs:
         code = run(arguments)

@@ -109,7 +109,7 @@ AFTER_LAST_OFFSET = 10**17
 
 
 def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
-    """The current ranges in the index at the places of these ranges."""
+    """The ranges that the index has now for the offsets of `read`."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for part in read:
         first, end = ranges.get(part.place, (part.first, part.end))
@@ -122,7 +122,7 @@ def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[Archiv
 def unread_parts(
     index: LogIndex, event_type: EventType, progress: Progress, among: Container[TopicPartition] | None = None
 ) -> Iterator[ArchiveRange]:
-    """The ranges beyond the progress, and in its gaps. A topic that is gone has none."""
+    """The ranges beyond the progress, and in its gaps. A topic that the index does not know has none."""
     for timeline in event_type.timelines:
         known = index.topic(timeline.topic)
         if known is None:
@@ -163,8 +163,8 @@ def unread_parts_since(
 
 
 def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
-    """The beginning of the first segment that ends at this moment or later; the head if there is none. Stored times
-    never decrease.
+    """The first offset of the first segment that ends at this moment or later; the next offset of the partition if
+    there is none. Stored times never decrease.
     """
     end = head.state.next_offset
     if head.state.latest_stored_at < moment:

@@ -1,4 +1,4 @@
-"""Cleans up after tasks that Spark attempted several times: one attempt counts, and no table knows the files of others.
+"""Cleans up after tasks that Spark attempted several times: one attempt counts, and no table has files of the others.
 
 Spark repeats an attempt because its executor died, or because it is slow and `spark.speculation` is on. Iceberg lets
 every attempt keep its files. The names of all files of a write contain the same identifier.
@@ -17,7 +17,8 @@ FILE_NAME = re.compile(r"\d+-\d+-(?P<write>.+)-\d+\.\w+")
 """Iceberg's name of a data file: partition, task, write, and number."""
 
 LONGEST_WAIT = 30.0
-"""Spark kills the Python of an attempt after two seconds. Executors that work on other tables may stay busy."""
+"""The longest wait for killed attempts, in seconds. Spark kills the Python process of an attempt after two seconds, but
+executors that work on other tables may stay busy."""
 
 
 def wait_for_killed_attempts(spark: SparkSession) -> None:
@@ -32,8 +33,8 @@ def wait_for_killed_attempts(spark: SparkSession) -> None:
 
 
 def remove_lost_files(java: Any, snapshot: Any, before: int) -> int:
-    """Remove the files that attempts which do not count left behind in the writes of these snapshots: from `snapshot`
-    back to its ancestor `before`. Return the number of removed files.
+    """Remove the files of attempts that do not count, for the writes of the snapshots from `snapshot` back to its
+    ancestor `before`. Returns the number of removed files.
     """
     counted = {_name(path): path.rpartition("/")[0] for path in _added_files(java, snapshot, before)}
     writes = {found["write"] for name in counted if (found := FILE_NAME.fullmatch(name))}

@@ -26,7 +26,7 @@ RESERVED_PREFIX = "nakadi_"
 NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
 
 MAX_FIELDS = 1000
-"""The greatest number of columns. The values of other properties are in the text."""
+"""The greatest number of columns. The values of other properties are in the text of the event."""
 
 
 MAX_LEVELS = 16
@@ -328,9 +328,9 @@ def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> l
 
 
 def whole_event_schema(event_type: SchemaOwner, schema: KnownSchema) -> Mapping[str, Any]:
-    """The JSON schema of whole events. The compatibility mode may have been another one before, so only schemas that
-    close themselves are closed; an event type that was once compacted may have had keys. Avro events have metadata
-    whatever their category is.
+    """The JSON schema of whole events, for events of any age. The compatibility mode of the event type may have been
+    another one before, so only schemas that themselves forbid further members do so here. The event type may have been
+    compacted before, so events may have compaction keys. Avro events have metadata whatever their category is.
     """
     category = Category.BUSINESS if isinstance(schema, RecordType) else event_type.category
     policy = CleanupPolicy.DELETE if category is Category.UNDEFINED else CleanupPolicy.COMPACT
@@ -467,7 +467,9 @@ def _join_kinds(known: Kind, other: Kind) -> Kind | None:
 
 
 def _holds_all_values_of(have: str, want: str) -> bool:
-    """Whether a column of one type holds all values of another. Other values are rare, and kept in the text."""
+    """Whether a column of one type holds the values of another, except for rare ones, which stay in the text of the
+    event.
+    """
     if have.startswith("decimal"):
         return want == "bigint" or (want.startswith("decimal") and decimal_scale(want) <= decimal_scale(have))
     return (have, want) == ("string", "timestamp") or (

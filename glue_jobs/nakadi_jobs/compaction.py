@@ -77,7 +77,7 @@ BranchWriter = Callable[[Reading], int]
 
 
 class TableOutcome(msgspec.Struct, frozen=True):
-    """The result of a batch."""
+    """The result of adding a batch of ranges to a table."""
 
     read: Sequence[ArchiveRange]
     damaged: Sequence[tuple[ArchiveRange, str]]
@@ -87,7 +87,7 @@ class TableOutcome(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> int:
-        """The offsets that no longer have an event."""
+        """The number of offsets that no longer have an event."""
         return _count_offsets(self.read) - self.added.rows
 
 
@@ -181,7 +181,7 @@ def _group_by_shared_objects(
 ) -> Iterator[tuple[Sequence[EventType], Sequence[ArchiveRange]]]:
     """Groups of event types whose new events lie in the same objects, with the ranges to read together, oldest first.
 
-    Each group has all new events of its event types, in order, so no table skips any.
+    An event type may be in several groups, which have its new events in order, so no table skips any.
     """
     news: dict[str, list[ArchiveRange]] = {}
     outdated = table_states.find_outdated(work, event_types)
@@ -344,7 +344,9 @@ def _count_offsets(parts: Sequence[ArchiveRange]) -> int:
 def _skip_damaged(
     work: JobContext, event_type: EventType, found: Sequence[ArchiveRange], progress: Progress
 ) -> Sequence[ArchiveRange]:
-    """Leave out ranges that were damaged when they were last read: the job reports each of them once."""
+    """Leave out ranges that were damaged when they were last read, unless the options ask for them, and report how many
+    events are missing.
+    """
     if work.options.read_damaged:
         return found
     left_out = [part for part in found if part.name in progress.damaged]
@@ -402,7 +404,7 @@ def _write_batch(
 
 
 def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[AddedRows, int]:
-    """Append the lines as rows. Also returns the number of those that do not fit the columns."""
+    """Append the lines as rows. Returns what was added, and the number of rows that do not fit the columns."""
     seen = Observation()
     rows = make_rows(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
     added = change.append(transform.sort_events(rows.drop(MISFIT)), following.to_text())
@@ -410,7 +412,7 @@ def _append_lines(change: Change, reading: Reading, columns: Struct, following: 
 
 
 def _find_misfit_reasons(work: JobContext, event_type: EventType, reading: Reading, columns: Struct) -> Counter[Reason]:
-    """Why events do not fit the columns. This reads the lines again, but only if there are any such events."""
+    """Count the reasons why events do not fit the columns. This reads the lines again."""
     texts = make_rows(reading, columns).where(MISFIT).select("nakadi_event").limit(MAX_EXPLAINED_MISFITS)
     try:
         misfits = texts.collect()

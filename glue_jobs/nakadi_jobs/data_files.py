@@ -110,13 +110,15 @@ def _data_file(task: Any, file: Any) -> DataFile:
 
 
 def has_files_with(java: Any, condition: Any) -> bool:
-    """Whether a file may have rows of a condition, an expression of Iceberg: its statistics say so, or are missing."""
+    """Whether any file may have rows that meet a condition, which is an expression of Iceberg: the statistics of the
+    file allow it, or are missing.
+    """
     return next(_tasks(java, condition), None) is not None
 
 
 def java_elements(iterable: Any) -> Iterator[Any]:
-    """The elements of an iterable of Java. A loop of Python would end with an exception of Java, which takes as long as
-    dozens of calls.
+    """The elements of an iterable of Java. A Python loop over the iterable itself would end with a Java exception,
+    which takes as long as dozens of calls.
     """
     each = iterable.iterator()
     while each.hasNext():

@@ -37,7 +37,7 @@ class ErasureMode(StrEnum):
 class ErasedValue(Struct, frozen=True):
     """A value, as text, at a path from the top of the event. The path also descends into arrays.
 
-    With `failed_in`, it means only dead letters about this event type.
+    With `failed_in`, the value only counts in dead letters about this event type.
     """
 
     path: tuple[str, ...]
@@ -55,7 +55,7 @@ class ErasedValue(Struct, frozen=True):
         return any(self._matches(value) for value in _find_values(event, self.path))
 
     def occurs_in_text(self, text: bytes) -> bool:
-        """Search a text that cannot be parsed for the bytes of the value."""
+        """Whether the text of an event has the value; if the text cannot be parsed, whether it contains its bytes."""
         try:
             event = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -102,7 +102,7 @@ def erase_events(
             kept.append(event)
             continue
         meant.append(event.offset)
-        # Blank events stay as they are, since a tombstone contains nothing to remove.
+        # A tombstone cannot be blanked, because it has only its key.
         if how is ErasureMode.BLANK and event.record.value is not None:
             kept.append(event._replace(record=without_content(event.record)))
     return kept, meant
@@ -244,7 +244,7 @@ class Rewriter(Struct, frozen=True):
 
 
 def group_by_partition(rewritten: Sequence[RewrittenPart]) -> Mapping[tuple[int, int], Sequence[int]]:
-    """The parts, grouped by timeline and partition."""
+    """The offsets of the erased events, by timeline and partition."""
     found: dict[tuple[int, int], list[int]] = {}
     for each in rewritten:
         found.setdefault((each.part.timeline, each.part.partition), []).extend(each.offsets)

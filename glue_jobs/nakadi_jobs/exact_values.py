@@ -122,7 +122,7 @@ def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
 
 
 def _is_inexact(line: Struct) -> bool:
-    """Whether Spark could change a number or a moment in it."""
+    """Whether a column of the line has a type whose values Spark could change: numbers, moments and unknown content."""
     return any(
         each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in innermost_types(line)
     )
@@ -138,7 +138,7 @@ class _LeafConditions(NamedTuple):
 
 
 def _leaf_condition(value: str, kind: Kind, on: _LeafConditions, depth: int = 0) -> str:
-    """Whether a condition holds for any value inside this type; empty if there is no condition on any of them."""
+    """An expression for whether a condition holds for any value inside this type; empty if none has a condition."""
     match kind:
         case Struct(fields):
             found = (_leaf_condition(f"{value}.`{field.name}`", field.kind, on, depth) for field in fields)
@@ -149,7 +149,9 @@ def _leaf_condition(value: str, kind: Kind, on: _LeafConditions, depth: int = 0)
 
 
 def _leaf_conditions_in_list(values: str, kind: Kind, on: _LeafConditions, depth: int) -> Iterator[str]:
-    """The same for a list. A lambda is only used for a list inside another, for each outer list."""
+    """Expressions like that of `_leaf_condition`, for a list of values of this type; any of them suffices. Only a list
+    within a list needs a lambda.
+    """
     match kind:
         case Struct(fields):
             for field in fields:
@@ -163,14 +165,14 @@ def _leaf_conditions_in_list(values: str, kind: Kind, on: _LeafConditions, depth
 
 
 def _may_hide(value: str, kind: Kind) -> str:
-    """Whether a number may be near the limit of its type, or in a text that Spark has written."""
+    """An expression for whether a number may be near the limit of its type, or in a text that Spark has written."""
     if isinstance(kind, Json) or is_decimal(kind):
         return f"{value} is not null"
     return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
 
 
 def _list_may_hide(values: str, kind: Kind) -> str:
-    """The same for a list. A `float` is zero for every number near zero."""
+    """The expression of `_may_hide` for a list. Every number near zero becomes zero as a `float`."""
     if isinstance(kind, Json) or is_decimal(kind):
         return f"size({values}) > 0"
     if kind != DOUBLE:
@@ -189,7 +191,9 @@ _IS_RESPELLED = _LeafConditions(
 
 
 def _mark_text(text: str) -> str:
-    """Mark the text. Two backslashes are first written as a code, so that each remaining one begins an escape."""
+    """An expression that adds marks to a text. It first replaces two backslashes by a code, so that each remaining
+    backslash begins an escape.
+    """
     plain = f"replace({text}, {quote_text(TWO_BACKSLASHES)}, {quote_text(BACKSLASH)})"
     checked = f"if(contains({text}, {quote_text(ESCAPE)}), {_replace(plain, _BROKEN, BROKEN_REPLACEMENT)}, {text})"
     return _replace(_replace(checked, _LITERALS, LITERAL_REPLACEMENT), _JSON_STRINGS, LIKE_JSON_REPLACEMENT)
@@ -223,7 +227,7 @@ def _as_text(kind: Kind) -> Kind:
 
 
 def _members(value: str, kind: Struct, depth: int) -> list[str]:
-    """The names and values of a structure."""
+    """The names of the members of a structure, each followed by the expression for its exact value."""
     found: list[str] = []
     for field in kind.fields:
         read = f"{value}.`{field.source or field.name}`"
@@ -235,7 +239,7 @@ def _members(value: str, kind: Struct, depth: int) -> list[str]:
 
 
 def _exact_expression(value: str, kind: Kind, depth: int) -> str:
-    """The value of a property that has one type."""
+    """An expression for the exact value of a property that has one type."""
     match kind:
         case Struct():
             return f"if({value} is null, null, named_struct({', '.join(_members(value, kind, depth))}))"
@@ -257,7 +261,7 @@ def _exact_expression(value: str, kind: Kind, depth: int) -> str:
 
 
 def _from_text(value: str, kind: Kind, depth: int) -> str:
-    """The same for a property that had several types. A string can hold values of all of them."""
+    """Like `_exact_expression`, for a property that had several types. A string column can hold values of all types."""
     if kind == STRING:
         return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, {_string(value)})"
     if isinstance(kind, Scalar | Json):
@@ -270,7 +274,9 @@ def _from_text(value: str, kind: Kind, depth: int) -> str:
 
 
 def _array(value: str, element: Kind, depth: int) -> str:
-    """A list. If an element cannot be held, the whole list is NULL, which shows that it is incomplete."""
+    """An expression for a list. If its type cannot hold an element, other than a structure, the whole list is NULL,
+    which shows that it is incomplete.
+    """
     each, made, read = f"each{depth}", f"made{depth}", f"list{depth}"
     exact = _exact_expression(each, element, depth + 1)
     if isinstance(element, Struct):
@@ -305,11 +311,11 @@ def _string(value: str) -> str:
 
 
 def _json(value: str) -> str:
-    """The text of an object or list without marks; inside, marks are written as codes."""
+    """An expression for the text of an object or list without marks, which are written as codes in such texts."""
     plain = f"replace({_replace(value, _LITERAL_IN_JSON, '$1')}, {quote_text(CODE_LIKE_JSON)}, '')"
     return f"if(contains({value}, {quote_text(CODE_BROKEN)}), null, {plain})"
 
 
 def _let(value: str, name: str, result: str) -> str:
-    """A result that uses a named value, which is computed once."""
+    """An expression in which `result` can use a value by its name, so that Spark computes the value only once."""
     return f"transform(array({value}), {name} -> {result})[0]"

@@ -1,4 +1,5 @@
-"""Erases from events that consumers could not process: parked events, dead letters, and republished dead letters."""
+"""Erases events with a value among those that consumers could not process: parked events, dead letters, and republished
+dead letters."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ SUBSCRIPTIONS_PER_QUERY = 1000
 def find_dead_letters(
     work: JobContext, event_type: EventType, wanted: ErasedValue
 ) -> Iterator[tuple[EventType, ErasedValue]]:
-    """The event type of dead letters, and the value to erase there; None if the broker has no such event type."""
+    """Yield the event type of dead letters, and the value to erase there. Yield nothing if the broker has no such event
+    type, or if it is `event_type` itself.
+    """
     letters = work.event_types.find(work.options.dead_letter_queue)
     if letters is not None and letters.id != event_type.id:
         yield letters, replace(wanted, path=("event", *wanted.path), failed_in=event_type.name)

@@ -59,7 +59,7 @@ class File(Struct, frozen=True):
 
 
 class CountRequest(Struct, frozen=True):
-    """The events to count: since a moment, and optionally before another, in windows of this length.
+    """The events to count: those stored since a moment, and optionally before another, in windows of this length.
 
     `stamped`: whether the broker writes the publisher into events.
     """
@@ -71,7 +71,7 @@ class CountRequest(Struct, frozen=True):
 
 
 class FileCounts(Struct, frozen=True):
-    """The counts of a file from the beginning of a window."""
+    """The counts of the rows of a file since the beginning of a window, by windows of `minutes`."""
 
     since: datetime
     minutes: int
@@ -122,13 +122,13 @@ def count_files(
 
 
 def _ends_mid_window(counts: Iterable[Count], until: datetime, length: timedelta) -> bool:
-    """Whether the requested time ends within a window."""
+    """Whether these counts include events of the window of `until` that were stored at `until` or later."""
     last, minute = window_start(until, length), int(until.timestamp()) // 60
     return any(each.by == BY_MINUTE and each.window == last and int(each.what or 0) >= minute for each in counts)
 
 
 def _count_new_files(place: TableFiles, files: Sequence[File], request: CountRequest) -> KnownCounts:
-    """Count here, or in Spark's tasks if there is much to count."""
+    """Count the rows of files in this process, or in Spark's tasks if the files are large."""
     size = sum(file.size for file in files)
     if size < MIN_TASK_BYTES:
         return dict(_count_each(place.store, files, request))

@@ -2,8 +2,8 @@
 events.
 
 It runs `compaction` in a loop, with the same exactly-once guarantee: the commit that adds rows to a table also stores
-how far the table has come (decision 0017 says why there is no checkpoint beside it). On a laptop it runs until it is
-interrupted, on Glue as a streaming job.
+up to which offsets the table has the events (decision 0017 says why there is no separate checkpoint). On a laptop, the
+job runs until it is interrupted; on Glue, it is a streaming job.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Follower(Struct):
         options = self.work.options
         if options.no_tidying:
             return False
-        # The first round has the oldest backlog, so it does not tidy first.
+        # The first tidying of a table has to wait too, because the first round has the largest backlog.
         tidied = self.tidied_at.setdefault(event_type.id, now)
         return bool(now - tidied >= options.tidy_minutes * 60)
 

@@ -56,7 +56,7 @@ class Reading(Struct, frozen=True):
     has_lines: bool = True
 
     def expected_events(self) -> int | None:
-        """The number of events that there must be; None if it is uncertain for a part."""
+        """The number of events that the parts must have; None if it is unknown for one of them."""
         events = [part.events for part in self.parts if part.events is not None]
         return sum(events) if len(events) == len(self.parts) else None
 

@@ -1,4 +1,4 @@
-"""Erases from the part of the embedded log that is still in the data file."""
+"""Erases events from the embedded event log, as far as they are still in the data file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_hot_log(url: str, clock: Clock) -> Iterator[EventLog | None]:
 
 
 def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Make readers read the archived part of a partition from the archive."""
+    """Remove the archived events of a partition from the log, so that readers read them from the archive."""
     # A log without the topic has nothing to trim.
     with suppress(UnknownTopic):
         trim_all_archived(hot, index, topic, partition)

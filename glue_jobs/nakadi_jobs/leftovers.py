@@ -97,7 +97,7 @@ def search_copies(files: ArchiveStore, topic: str, wanted: ErasedValue) -> Itera
 
 
 def remove_copies(files: ArchiveStore, prefix: str, before: datetime) -> int:
-    """Remove older copies. Returns their number."""
+    """Remove the copies below a prefix that were written before a moment. Returns their number."""
     keys = [kept.key for kept in files.list_objects(prefix) if kept.written_at < before]
     files.remove(keys)
     return len(keys)

@@ -166,10 +166,11 @@ PUBLISHER = '"published_by":"'
 _FIRST_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 
 _AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
-"""The value after a name, wherever the name is: parsing the whole event takes many times as long."""
+"""SQL for the publisher: the text after the name of its member, wherever that name is in the line. Parsing the whole
+event takes many times as long."""
 
 _ONLY_ONCE = f"locate('{PUBLISHER}', value, locate('{PUBLISHER}', value) + 1) = 0"
-"""Whether the name occurs only once: the payload does not contain it too."""
+"""SQL for whether the name of that member occurs only once in the line, and not in the payload too."""
 
 _IN_LINE = f"if({_ONLY_ONCE}, {_AT_ONCE}, get_json_object(value, '$.event.metadata.published_by'))"
 

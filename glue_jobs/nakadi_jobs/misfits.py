@@ -51,7 +51,7 @@ def _misfit_reasons(value: Any, kind: Kind, path: str) -> Iterator[Reason]:
 
 
 def _fits_type(kind: Kind, value: Any) -> bool:
-    """Whether Spark reads a value as this type. It reads every value as a string."""
+    """Whether Spark can read a value as this type. It can read every value as a string."""
     match kind:
         case Scalar("boolean"):
             return isinstance(value, bool)

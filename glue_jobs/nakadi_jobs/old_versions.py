@@ -1,6 +1,6 @@
-"""Erases from old versions: a versioned bucket still has everything that was removed or replaced. This module searches
-old versions of archive objects, and removes those with the value. It also removes all old versions of the event type's
-tables and of copies for Spark, since no state of a table refers to them.
+"""Erases old versions of objects: a versioned bucket still has everything that was removed or replaced. This module
+searches old versions of archive objects, and removes those with the value. It also removes all old versions of the
+files of the event type's tables and of copies for Spark, since no state of a table refers to them.
 """
 
 from __future__ import annotations

@@ -46,10 +46,11 @@ GROUP_BYTES = 128 << 20
 """The bytes of rows in a row group."""
 
 MIN_TASK_BYTES = 16 << 20
-"""Spark's tasks read at least this many bytes of the archive, if they run on other machines."""
+"""Spark's tasks write the files if they run outside the driver, and have at least this many bytes of the archive to
+read."""
 
 SHARE_BYTES = 8 << 20
-"""The least bytes of the archive that get files of their own."""
+"""The least number of archived bytes in a share, except in the last one."""
 
 MAX_SHARE_BYTES = 64 << 20
 """The most bytes of the archive for a task: 450 MB of text, and a file of 45 MB, which nobody has to merge."""
@@ -149,8 +150,8 @@ def remove_files(
 
 
 def _is_of_batch(key: str, target: Target) -> bool:
-    # Only in folders can there be unfinished files. One job at a time writes to the folder of a table, and its batches
-    # follow each other.
+    # Only folders can have unfinished files. They belong to this batch, because one job at a time writes to the folder
+    # of a table, one batch after the other.
     name = key.rpartition("/")[2]
     return name.startswith(target.batch) or name.endswith(UNFINISHED_SUFFIX)
 
@@ -170,7 +171,7 @@ def runs_in_driver(master: str, parts: Sequence[ArchiveRange]) -> bool:
 
 
 def make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
-    """Write the files for a share. A task may do it several times, or be killed at any moment."""
+    """Write the files for a share. Spark may run this several times for the same share, or kill it at any moment."""
     with closing(open_archive(places.archive)) as archive, closing(open_archive(places.tables)) as tables:
         return _make_share(archive, tables, target, parts)
 

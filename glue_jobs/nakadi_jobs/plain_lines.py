@@ -104,7 +104,7 @@ class Rows(NamedTuple):
 
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""True for some of the rows."""
+"""Marks some of the rows: one truth value for each row."""
 
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -179,7 +179,9 @@ class Reader:
         return bool(self._opened_names) and (rb"\u" in text or any(name in text for name in self._opened_names))
 
     def _rows(self, text: bytes, starts: Any, topic: _Topic) -> Rows:
-        """Raises ValueError, or an exception of Arrow or msgspec, if one of the lines is not plain."""
+        """Read lines all at once. Raises ValueError, or an exception of Arrow or msgspec, if one of them cannot be read
+        in this way.
+        """
         if not text.isascii():
             text.decode()
         count = len(starts) - 1
@@ -250,7 +252,9 @@ class _Topic(NamedTuple):
 
 
 def _is_opened(kind: Kind) -> bool:
-    """Whether the type consists of open objects or lists, whose text msgspec reads."""
+    """Whether the type is an open object (of unknown members), an open list, or a list of these. msgspec reads their
+    text.
+    """
     return isinstance(kind, Json | Texts) or (isinstance(kind, Array) and _is_opened(kind.of))
 
 

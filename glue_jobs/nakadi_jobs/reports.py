@@ -123,7 +123,7 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def show_progress(spark: SparkSession, report: Report, every_seconds: float = 5.0) -> Iterator[None]:
-    """Print every few seconds how far the job is with each event type, and Spark with its tasks."""
+    """Print every few seconds the progress of the job with each event type, and of Spark with its tasks."""
     over = threading.Event()
     # Spark gives each thread a connection, and takes back only those of its own kind of threads.
     thread = InheritableThread(

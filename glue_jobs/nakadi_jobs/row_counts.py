@@ -26,7 +26,7 @@ from nakadi_jobs.file_counts import READING_THREADS, ROWS_PER_READ, File, Object
 from nakadi_jobs.transform import join_ranges
 
 MAX_ROWS = 20_000_000
-"""A run with more rows does not count: the driver holds eight bytes for each."""
+"""With more rows, a run does not count: the driver would need eight bytes of memory for each."""
 
 MIN_TASK_BYTES = 64 << 20
 """Files with at least this many bytes are read in Spark's tasks."""
@@ -157,7 +157,7 @@ def _moments(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return compute.cast(texts, TIME)
     except pa.ArrowInvalid:
-        # These texts include some that only Arrow does not understand, such as those with more digits.
+        # Arrow does not understand some valid moments, such as those with more digits.
         return pa.chunked_array([pa.array([_moment(text) for text in texts.to_pylist()], TIME)])
 
 

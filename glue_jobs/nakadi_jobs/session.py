@@ -128,7 +128,7 @@ def _table_bucket_properties(arn: str) -> Mapping[str, str]:
 
 
 def _local_settings(master: str, memory: str) -> Mapping[str, str]:
-    """The settings that Glue makes itself."""
+    """The settings of a Spark outside Glue, which makes these settings itself; none without a master."""
     if not master:
         return {}
     # Otherwise, Spark would take the first python3 on the path, which lacks these packages.

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 
 class Spans(Struct):
-    """`run` is the context of the run in progress. Threads that work on steps of a run only read it."""
+    """Begins and ends the spans of a run. `run` is the context of the run in progress. Threads that work on steps of a
+    run only read it.
+    """
 
     tracer: Tracer | None = None
     run: TraceContext = {}
 
     @contextmanager
     def of_run(self, job: str) -> Iterator[None]:
-        """Begin a separate trace for a run."""
+        """Record a run as a separate trace, which ends with the block."""
         if self.tracer is None:
             yield
             return
@@ -44,7 +46,9 @@ class Spans(Struct):
 
     @contextmanager
     def of_step(self, what: str, subject: str = "") -> Iterator[None]:
-        """Begin a span for a part of the run. `subject` is the event type or the table that the step works on."""
+        """Record a part of the run as a span, which ends with the block. `subject` is the event type or the table that
+        the step works on.
+        """
         span = self.tracer.begin_part(what, subject, self.run) if self.tracer is not None else None
         try:
             yield
@@ -61,7 +65,7 @@ class Spans(Struct):
 
 
 def open_spans(exporter: str) -> Spans:
-    """The spans that the settings choose. Raises `BadSetting`."""
+    """Open the exporter of spans that the setting names; without one, spans do nothing. Raises `BadSetting`."""
     if not exporter:
         return Spans()
     try:

@@ -58,7 +58,7 @@ from nakadi_jobs.transform import locate_lines, make_wanted_frame, select_topics
 Result = TypeVar("Result")
 
 EVENT_TYPES_PER_JOB = 100
-"""The event types that one Spark job counts: its plan has a part for each table."""
+"""The largest number of event types that one Spark job counts, because its plan has a part for each table."""
 
 NO_EVENTS = "no events in the archive for this time"
 

@@ -40,8 +40,8 @@ def store_state(
     *,
     is_new: bool,
 ) -> float:
-    """Store the state of a table after the commit of a batch, of which the job has read some ranges, and how long its
-    oldest event had waited. Returns that time.
+    """Store the state of a table after the commit of a batch, and how long the oldest event of the batch had waited.
+    Returns that time in seconds. `read` are the ranges of the batch that the job could read.
 
     In a new or rebuilt table, misfits are counted from the beginning.
     """
@@ -169,7 +169,7 @@ def _write_state(
     )
 
     def keep_acknowledged(found: TableState | None) -> TableState:
-        """Limit acknowledged events to existing ones: events that reappeared may get lost again."""
+        """Limit the acknowledged numbers to the present ones: an operator has not acknowledged what is lost later."""
         freshness = count_freshness(event_type, found, added, state.updated_at, is_new=is_new)
         if found is None:
             return replace(state, freshness=freshness)

@@ -237,7 +237,7 @@ class Table(msgspec.Struct, frozen=True):
     # Changing
 
     def drop_other_states(self) -> None:
-        """Remove all branches and tags except the main one; a run that is in progress has to begin again."""
+        """Remove all tags, and all branches except the main one. A run that is in progress has to begin again."""
         refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN_BRANCH}'").collect()
         for ref in refs:
             snapshots = self._java().manageSnapshots()
@@ -411,7 +411,7 @@ class Table(msgspec.Struct, frozen=True):
         attempts.remove_lost_files(java, java.snapshot(change.branch), change.base)
 
     def _is_in_table_bucket(self) -> bool:
-        """Whether S3 Tables store its files: nobody can list them, and S3 removes lost ones."""
+        """Whether the table's files are in S3 Tables, where nobody can list them, and S3 itself removes lost files."""
         return urlsplit(self.location()).netloc.endswith("--table-s3")
 
     def location(self) -> str:
@@ -419,7 +419,9 @@ class Table(msgspec.Struct, frozen=True):
         return str(self._java().location())
 
     def visible_files(self) -> frozenset[str]:
-        """The names of files without replaced rows; empty while rows are merely marked as replaced."""
+        """The names of the data files of the current state. Empty while rows are merely marked as replaced, because the
+        files then contain rows that queries do not find.
+        """
         found = self.spark.table(f"{self.path}.files").select("content", "file_path").collect()
         if any(row["content"] for row in found):
             return frozenset()
@@ -445,7 +447,7 @@ class Table(msgspec.Struct, frozen=True):
         return frozenset(bytes(row["bound"]) for row in bounds.where("bound is not null").distinct().collect())
 
     def forget_deleted_files(self) -> None:
-        """Rewrite manifests without deleted files, whose bounds and partition values they still have."""
+        """Rewrite manifests so that they no longer have the bounds and partition values of deleted files."""
         listed = self.spark.table(f"{self.path}.entries")
         if listed.where("status = 2").isEmpty():
             return

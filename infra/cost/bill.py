@@ -35,7 +35,7 @@ KEY_CACHE_SECONDS = 300
 """How long a table or a stream caches a key for each role that uses it."""
 
 REPORT_SECONDS = 30
-"""How often a sink that delivers all the time is reported."""
+"""The seconds between two reports on a sink to which the broker delivers all the time."""
 REPORT_WRITE_UNITS = 12
 """The write units of a report: 20 attempts have 5 to 6 KB, and a transaction counts twice."""
 
@@ -113,7 +113,9 @@ def _lambda_usage(flows: Flows) -> Iterator[UsageItem]:
 
 
 def _authorizer_invocations(flows: Flows) -> float:
-    """Every consumer, and the publisher of every event type, has its own token."""
+    """Invocations of the authorizer in a second. Every consumer, and the publisher of every event type, has its own
+    token.
+    """
     return min(flows.gateway_requests, (flows.load.consumers + flows.load.event_types) / AUTHORIZER_CACHE_SECONDS)
 
 

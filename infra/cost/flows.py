@@ -159,13 +159,15 @@ class Flows:
         return max(self.deployment.min_tasks, math.ceil(wanted))
 
     def seconds(self, cpu_ms: float, wait_ms: float, memory: int) -> float:
-        """The duration of an invocation, given its share of a core and its waiting time."""
+        """The duration of an invocation in seconds, from its CPU time on a full core, its waiting time, and the memory
+        of the function, which determines its share of a core.
+        """
         slower = max(1.0, self.assumed.full_vcpu_memory / memory)
         return (wait_ms + cpu_ms * slower) / 1000
 
     @property
     def log_bytes(self) -> float:
-        """The log lines of a request, from the function and the gateway."""
+        """The bytes of the log lines for a request, from the function and the gateway."""
         return self.measured.log_bytes_per_request + self.assumed.access_log_bytes
 
     @property

@@ -36,7 +36,7 @@ def idle_costs(flows: Flows, prices: Prices) -> list[IdleCost]:
 
 
 def _event_type_costs(flows: Flows, prices: Prices) -> Iterator[float]:
-    """Housekeeping checks each event type, and DynamoDB stores its documents."""
+    """The monthly costs of an idle event type: housekeeping checks it, and DynamoDB stores its documents."""
     deployment, measured, assumed = flows.deployment, flows.measured, flows.assumed
     seconds = flows.seconds(measured.housekeeping_type_ms, assumed.dynamodb_ms, deployment.function_memory)
     yield HOUSEKEEPING_ROUNDS * prices["dynamodb-read"].dollars
@@ -49,12 +49,14 @@ def _streamed_type_cost(flows: Flows, prices: Prices) -> float:
 
 
 def _polling_cost(flows: Flows, prices: Prices) -> float:
-    """A stream polls for changes of its subscription."""
+    """The monthly cost of the reads by which an idle stream looks for changes of its subscription."""
     return flows.measured.subscription_stream_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
 def _stream_costs(flows: Flows, prices: Prices) -> Iterator[float]:
-    """A stream reconnects before API Gateway ends it, sends keep-alives, and occupies part of a task."""
+    """The monthly costs of an idle stream: its client reconnects before API Gateway ends it, the broker sends
+    keep-alives, and the stream occupies part of a task.
+    """
     deployment = flows.deployment
     begun = HOURS * 60 / deployment.stream_minutes
     kept_alive = HOURS * 3600 / deployment.flush_seconds * flows.load.partitions

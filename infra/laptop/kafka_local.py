@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 120
 ATTEMPTS = 3
 MIN_JAVA_VERSION = 17
 
-# An ApiVersions request, which every Kafka server answers. The answer repeats the correlation id, its last number.
+# An ApiVersions request, which every Kafka server answers. The answer repeats the correlation id, its third number.
 API_VERSIONS_REQUEST = struct.pack(">hhih", 18, 0, 0x6E616B61, -1)
 
 SETTINGS = {
@@ -47,7 +47,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # Buffers that Kafka allocates at the start for compaction, and in advance for each partition.
+    # Keep small the buffers that Kafka allocates at the start for compaction, and in advance for each partition.
     "log.cleaner.threads": "1",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "8388608",

@@ -188,7 +188,7 @@ class Streaming:
         output = self._closing.enter_context(self.log.open("wb"))
         self._process: subprocess.Popen[bytes] = start_python(
             *("-m", "services.streaming", *container["Command"]),
-            # The last of two values wins.
+            # These replace the options of the task definition: of two values, the last one counts.
             *("--host", "127.0.0.1", "--port", str(port)),
             env={
                 "PATH": os.environ["PATH"],
