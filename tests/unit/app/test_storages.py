@@ -102,8 +102,8 @@ def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     ],
 )
 def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
-    """The configuration of a storage in Kafka is refused unless it is a list of servers, in which nothing else is
-    hidden.
+    """The configuration of a storage in Kafka is refused if it has no list of servers, or if it contains anything that
+    would change the broker's own options.
     """
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):

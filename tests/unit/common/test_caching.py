@@ -284,7 +284,9 @@ class SlowRegistry:
 class TestLooks:
     @pytest.mark.parametrize("fails", [False, True])
     def test_are_shared_by_those_who_need_one_at_once(self, fails):
-        """If many threads ask at the same time, one reads from the store, and all get its result, even an empty one."""
+        """If many threads ask at the same time, one reads from the store, and all get its result. If that read fails,
+        each of them may read itself.
+        """
         slow = SlowRegistry()
         slow.fails = fails
         watch = ChangeWatch(slow, HandMovedClock())

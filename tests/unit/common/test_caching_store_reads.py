@@ -118,7 +118,9 @@ class TestPublishing:
                 broker.permissions.require_producer(UNAUTHENTICATED, name)
 
     def test_goes_on_in_the_new_timeline_in_time(self, brokers: BrokersOnAws):
-        """A topic that another process seals accepts no more events, however long its publishers have cached it."""
+        """After another process has switched the timeline, the next events go to the new one, however long their
+        publisher has cached the old one.
+        """
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)

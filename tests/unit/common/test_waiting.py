@@ -97,7 +97,7 @@ def test_a_begun_task_has_returned_before_its_end():
 
 
 def test_threads_that_are_closed_leave_work_to_the_caller(threads):
-    """After the threads are closed, the caller does the work itself, and the store, which is closed by then, raises."""
+    """After the threads are closed, the caller's own thread does the work."""
     threads.close()
     ended = []
     ThreadCall(threads, thread_name).begin(ended.append)

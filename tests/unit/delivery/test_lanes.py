@@ -188,7 +188,7 @@ def test_a_fault_that_passes_costs_nothing():
 
 
 def test_410_ends_the_deliveries():
-    """The end of the deliveries waits for those that are under way. (X18)"""
+    """After a 410, the session begins no delivery, and ends once those under way are finished and committed. (X18)"""
     session = a_session(max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     [other] = session.receive(SECOND, [some_events(1)], 0)

@@ -15,7 +15,9 @@ from nakadi.model.outcomes import Invalid
 
 
 def test_partitions_and_order():
-    """Fields are separated by commas; spaces and letter case do not matter."""
+    """The fields in an annotation are separated by commas; spaces, and the letter case of functions and directions, do
+    not matter.
+    """
     text = "day( metadata.occurred_at ),Bucket(16,customer.id) , truncate(4, sku), country"
     assert table_layout_from_annotations(
         {PARTITION_BY_ANNOTATION: text, SORT_BY_ANNOTATION: "customer.id, nakadi_time DESC,sku asc"}
@@ -56,7 +58,9 @@ def test_partitions_and_order():
     ],
 )
 def test_what_is_refused(annotation, text, reason):
-    """An event type whose annotation is invalid is refused with a message that names the field. (R256)"""
+    """An event type whose annotation is invalid is refused with a message that names the annotation, the fault and the
+    value. (R256)
+    """
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({annotation: text})
     assert refused.value.detail.startswith(f"Annotation {annotation} is not valid: {reason}")
@@ -64,5 +68,5 @@ def test_what_is_refused(annotation, text, reason):
 
 
 def test_one_column_in_several_ways():
-    """Partitioning by a bucket of a column is not the same as partitioning by its value."""
+    """A column may partition a table by its value, by a bucket and by a truncation at the same time."""
     check_data_lake_annotations({PARTITION_BY_ANNOTATION: "bucket(4, a), truncate(2, a), a, day(b)"})

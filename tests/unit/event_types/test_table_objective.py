@@ -52,8 +52,9 @@ def test_an_annotation_states_the_objective(text, percent, seconds):
     ],
 )
 def test_what_is_no_objective_is_refused(text):
-    """The message names the annotation. An invalid objective that an administrator has stored nevertheless is ignored.
-    (T13)"""
+    """The message about an invalid objective names the annotation and its value. An invalid objective that an
+    administrator has stored nevertheless is ignored. (T13)
+    """
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({ANNOTATION: text})
     assert refused.value.detail.startswith(f"Annotation {ANNOTATION} is not valid: ")

@@ -23,7 +23,7 @@ def test_a_worker_that_beats_answers():
 
 
 def test_a_silent_worker_is_noticed_and_then_ended():
-    """Both happen once."""
+    """A worker without beats is noticed as silent once, and later ended once."""
     heartbeat = Heartbeat(LIMITS, 0)
     assert look_every_second(heartbeat, 1, 100) == {10: Pulse.SILENT, 30: Pulse.ENDED}
 
@@ -59,6 +59,6 @@ def test_a_late_supervisor_begins_again(before):
 
 
 def test_a_supervisor_that_is_always_late_ends_nobody():
-    """On a machine that runs the supervisor only now and then, the silence of a worker says nothing."""
+    """On a machine that runs the supervisor only now and then, no worker counts as silent, and none is ended."""
     heartbeat = Heartbeat(LIMITS, 0)
     assert not any(heartbeat.look(now) for now in range(4, 1000, 4))

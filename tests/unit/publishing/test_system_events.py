@@ -223,7 +223,7 @@ def test_long_texts_are_cut(world):
 
 
 def test_what_cannot_be_encoded_is_dropped(world):
-    """Half a surrogate pair in a header makes no request fail."""
+    """A KPI event with half a surrogate pair is dropped, and the request that it is about does not fail."""
     world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")

@@ -165,7 +165,7 @@ def test_only_one_process_moves_members(evacuation):
 
 
 def test_a_damaged_object_stays(index, store, evacuation):
-    """The report names objects that cannot be copied, and nothing refers to their copies."""
+    """An object that cannot be copied is named in the error, and the index still refers to it."""
     rewrite(index, store)
     store.put(KEY, store.content(KEY)[:-3])
     with pytest.raises(BadArchive, match=f"{KEY} has"):

@@ -123,7 +123,7 @@ def test_small_segments_are_read_together(setup: ReadingSetup):
 
 
 def test_nothing_is_made_up_beyond_the_end(setup: ReadingSetup):
-    """If events were never archived, reading them raises an error rather than returning an empty slice."""
+    """Where no events are archived, a read returns no slice at all, rather than an empty one."""
     assert setup.reader.read_slice("t", 0, 9, 1, 1000) is None
     assert setup.reader.read_slice("t", 1, 0, 1, 1000) is None
     assert [event.offset for event in setup.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]

@@ -331,7 +331,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
 
 class TestSizes:
     def test_an_assignment_fits_an_item(self):
-        """Two thousand streams of two thousand partitions fit into an item; more are refused with a message."""
+        """Two thousand streams of two thousand partitions fit into an item; far more are refused with a message."""
         from nakadi.engines.dynamodb.coordination_table import MAX_ITEM_BYTES, assignment_attributes  # noqa: PLC0415
 
         chance = random.Random(1)

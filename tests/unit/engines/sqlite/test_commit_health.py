@@ -18,7 +18,7 @@ def test_slow_commits_are_logged(tmp_path, caplog):
     """A commit that takes longer than a second is logged, at most once a minute; its publisher learns nothing of it."""
 
     class SlowClock(HandMovedClock):
-        """Each commit takes two seconds, because it reads the time of day once."""
+        """A clock with which each commit takes two seconds, because a commit reads the time of day once."""
 
         def now(self) -> datetime:
             self.move(2.0)
@@ -65,7 +65,7 @@ def test_the_log_says_once_that_storing_works_again(caplog):
 
 
 def test_the_average_is_that_of_the_last_minute():
-    """Commits count in the average for a minute."""
+    """A commit counts for a minute in the average duration of commits."""
     clock, metrics = HandMovedClock(), Metrics()
     health = CommitHealth(clock, metrics)
     commit(clock, health, 3)

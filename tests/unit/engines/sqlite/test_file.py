@@ -110,7 +110,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
 
 
 def test_a_file_from_a_newer_version_is_refused(path):
-    """A file whose format is unknown to this version is not changed, and the message names the reason."""
+    """A file of a format that this version does not know is refused, and the message names the reason."""
     create_filled_file(path)
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")

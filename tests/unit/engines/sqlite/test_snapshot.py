@@ -60,7 +60,9 @@ def test_a_damaged_file_is_not_copied(busy_folder, tmp_path):
 
 @pytest.mark.parametrize(("version", "message"), [(1, "start its broker once"), (99, "newer version")])
 def test_a_file_of_another_format_is_not_read_by_halves(busy_folder, version, message):
-    """A data file with tables that this version does not know is refused. (B12)"""
+    """A data file of an older or a newer format is refused, with a message that names the remedy or the reason.
+    (B12)
+    """
     busy_folder.close()
     with closing(sqlite3.connect(busy_folder.path / "nakadi.db")) as connection:
         connection.execute(f"PRAGMA user_version = {version}")

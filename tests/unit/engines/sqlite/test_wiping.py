@@ -157,7 +157,7 @@ def test_one_process_at_a_time_wipes(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_request_that_comes_meanwhile_is_not_lost(path):
-    """A second wipe removes rows that are deleted while the first one is in progress."""
+    """A wipe that is requested while another one is in progress is carried out by the next attempt."""
     request_wipe(path)
     requests = iter([lambda: request_wipe(path)])
     assert not DataFileWiper(path, is_stopping=lambda: bool(next(requests, bool)())).run(patience_seconds=10)

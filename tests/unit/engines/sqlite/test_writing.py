@@ -199,7 +199,9 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
 
 
 def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
-    """If commits for one partition share a statement, they are judged in order of arrival."""
+    """Commits that wait together share a statement, but commits for the same partition follow each other, in order of
+    arrival.
+    """
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:

@@ -129,7 +129,7 @@ def test_damage_is_noticed(backups, tmp_path):
 
 
 def test_a_damaged_data_file_cannot_be_accepted(backups, tmp_path):
-    """Without an intact data file, there is nothing to restore. (B12)"""
+    """A backup whose data file or mark is damaged is not restored, even if the operator accepts the loss. (B12)"""
     damage(backups, "nakadi.db.mark")
 
     with pytest.raises(BackupFailed, match=r"nakadi\.db\.mark is damaged"):

@@ -128,9 +128,8 @@ def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
 
 
 def test_what_belongs_to_processes_and_tables_stays_behind():
-    """A copy leaves out leases and notifications, which belong to processes that have ended.
-
-    A restore leaves out the state of each Iceberg table that it does not restore. (B22)
+    """A copy leaves out leases and notifications, which belong to processes that have ended. A restoration without
+    Iceberg tables has all documents that are not about a table. (B22)
     """
     assert [is_lasting({"place": {"S": each}}) for each in ("leases", "news", "subscription#s")] == [False, False, True]
     assert is_restored({"kind": {"S": "event-types"}}, [])

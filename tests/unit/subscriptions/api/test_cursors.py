@@ -119,7 +119,9 @@ class TestOwnership:
         assert problem(house.commit(subscription, session, a_cursor(other, "7", 1)), 422) == "non existing partition 7"
 
     def test_partitions_of_others_are_reported(self, house):
-        """The refusal of a partition that another stream reads names both streams. (S117)"""
+        """The refusal of a partition that another stream reads names the cursor and the stream that commits it.
+        (S117)
+        """
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         first, second = (house.session(subscription, EventTypePartition(name, each)) for each in ("0", "1"))

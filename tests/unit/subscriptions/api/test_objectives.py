@@ -43,7 +43,9 @@ def test_pressure_is_the_oldest_age_in_relation_to_the_objective(house):
 
 
 def test_a_consumer_that_commits_nothing_is_named(house):
-    """A stream that reads a partition, but commits nothing within the commit timeout, stands still. (O10)"""
+    """A stream that has a partition, but commits nothing, counts first as slow, and as stalled once the commit timeout
+    has passed. (O10)
+    """
     subscription = house.subscription(house.event_type(events=2), objective=OBJECTIVE)
     house.session(subscription, commit_timeout=60.0)
     house.wait(31)

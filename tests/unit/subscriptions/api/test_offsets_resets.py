@@ -204,7 +204,9 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
-        """If the store does not answer, the answer is 503. (S108, S130)"""
+        """If the store does not answer, requests that set, commit or read offsets are answered with 503. (S108,
+        S130)
+        """
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -311,7 +313,9 @@ class TestGoesOn:
         assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_housekeeping_finds_a_reset_that_was_left(self, impatient):
-        """If no stream is opened either, the next round of housekeeping sets the offsets. (S137)"""
+        """If no stream is opened after the others have ended, the next round of housekeeping sets the offsets.
+        (S137)
+        """
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -363,7 +367,9 @@ class TestGoesOn:
         assert impatient.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
 
     def test_a_reset_is_audited_when_it_is_requested(self, impatient, serving, monkeypatch):
-        """The audit log records who requested what, even if the request is not repeated. (S310)"""
+        """The audit log records a reset once, with the offsets before and after it, however often the request is
+        repeated. (S310)
+        """
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)

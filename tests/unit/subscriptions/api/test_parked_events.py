@@ -164,14 +164,16 @@ def test_events_of_others_are_not_shown(house):
 
 
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
-    """Events that are skipped while they are listed are not shown."""
+    """An event that is skipped while a request reads it is not found."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     monkeypatch.setattr(house.coordination, "parked_event_value", lambda *_: None)
     assert problem(house.api.get(parking.path(3)), 404)
 
 
 def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch):
-    """Streams read the parked events again when any process changes the assignment."""
+    """Skipping an event changes the assignment, so that streams read the parked events again. If another process
+    changes the assignment first, that is enough.
+    """
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(4))
     before = house.assignment(parking.subscription).revision
     assert house.api.delete(parking.path(3)).status_code == 204

@@ -177,8 +177,9 @@ def test_own_writes_are_seen_at_once(registered):
 
 
 def test_a_failed_cleanup_is_repeated_later(house):
-    """If the coordination does not answer when a subscription is deleted, the next deletion removes its state. (S72,
-    S292)"""
+    """If the coordination does not answer when a subscription is deleted, a later clean-up removes its state. (S72,
+    S292)
+    """
     subscription = house.subscription()
     forget, house.coordination.remove_subscription_state = house.coordination.remove_subscription_state, _unavailable
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
@@ -205,8 +206,7 @@ def _unavailable(*_):
 
 
 def test_a_registry_that_does_not_answer_is_reported(house):
-    """While the registry does not answer, or administrators are unknown, every request is answered with 503. (S37, S58,
-    S82)"""
+    """While the registry does not answer, every request about subscriptions is answered with 503. (S37, S58, S82)"""
     name = house.event_type()
     subscription = house.subscription(name)
     house.broker.registry.close()

@@ -37,7 +37,7 @@ class TestReaders:
         assert (found["state"], found["stream_id"]) == ("reassigning", first)
 
     def test_are_not_reported_when_they_are_dead(self, house):
-        """A session whose process is not alive reads nothing. (S227, S282)"""
+        """A partition of a session whose process is dead is reported as unassigned. (S227, S282)"""
         subscription = house.subscription(house.event_type())
         house.coordination.renew_lease("another process", house.clock.now() + LEASE_DURATION)
         session = house.session(subscription, process_id="another process")
@@ -349,10 +349,11 @@ class TestOfAWholePage:
 
 
 def test_stats_need_the_event_types(house):
-    """A subscription whose event type is deleted has no stats; in lists, its status is left out. (S56, S160, S289,
-    S320)
+    """A subscription to a deleted event type has no stats; in lists, the status of that event type is left out. (S56,
+    S160, S289, S320)
 
-    A listing is not refused as a whole because of one of its subscriptions."""
+    A listing is not refused as a whole because of one of its subscriptions.
+    """
     name, other = house.event_type(), house.event_type()
     subscription = house.subscription(name, other)
     house.broker.event_types.remove(house.broker.event_types.get(name))
