@@ -112,14 +112,13 @@ def test_a_body_takes_a_few_times_its_size(broker, idle_memory, shape, record_pr
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
     assert (status, answer) == (200, b"")
     assert factor < 8
-    # This broker keeps one copy of the events in memory, and the interpreter keeps the memory of one piece for the next
-    # batch.
+    # This broker keeps one copy of the events in memory, and the interpreter keeps some memory for the next batch.
     until(lambda: broker.memory() - idle_memory < len(body) + 25 * MEGABYTE)
 
 
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
 def test_what_is_no_batch_takes_no_more(broker, idle_memory, body):
-    """A body that cannot be parsed takes at most three times its size."""
+    """A body that cannot be parsed takes at most three times its size in memory."""
     status, _ = publish_compressed(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
 
     assert status in (400, 413)
@@ -189,7 +188,7 @@ def send_on(wire, size):
 
 
 def test_without_a_token_nothing_is_kept(broker_with_tokens):
-    """Fifteen clients with large bodies and no token are refused at once, and none of their bytes stay."""
+    """Fifteen clients with large bodies and no token are refused at once, and none of their bytes stay in memory."""
     broker_with_tokens.forget_peak()
     before = broker_with_tokens.memory()
     wires = [announced_request(broker_with_tokens) for _ in range(15)]

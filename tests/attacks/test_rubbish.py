@@ -13,7 +13,7 @@ WORDS = (
 
 
 def test_rubbish_is_answered_or_the_connection_ends(broker):
-    """Rubbish never gets a 5xx other than 501, and the broker answers other clients afterwards."""
+    """The broker answers rubbish with no 5xx status other than 501, and afterwards it answers other clients."""
     dice = random.Random(8)  # the same rubbish in every run
     for _ in range(choose_repetitions(300, 5_000)):
         rubbish = b"".join(dice.choice(WORDS) for _ in range(dice.randint(1, 20)))

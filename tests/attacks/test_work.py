@@ -60,7 +60,9 @@ def worst_batches(broker, stack):
 
 
 def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
-    """During the worst batches, health and small batches are answered; SIGTERM ends the process cleanly."""
+    """While the broker works on the worst batches, it answers health checks and small batches; SIGTERM ends the process
+    cleanly.
+    """
     with start_attacked_broker() as broker, ExitStack() as stack:
         assert create_event_type(broker, "too.far", a_schema(22)).status_code == 422
         assert create_event_type(broker, "the.worst", a_schema(12)).status_code == 201

@@ -210,7 +210,7 @@ def test_events_can_be_published_once(run, empty_broker, clin_folder):
 
 
 def test_the_result_is_the_same_as_with_clin(run, empty_broker, clin_folder):
-    """A broker that clin has set up needs no change by this command, and vice versa."""
+    """`nakadi apply` changes nothing in a broker that clin has set up, and vice versa."""
     arguments = ("-f", str(clin_folder / "shop.clin.yaml"), "--env", "live", "-o", "json")
     run_clin(clin_folder, empty_broker.url, "live")
     after_clin = run("diff", *arguments, url=empty_broker.url)
@@ -415,7 +415,7 @@ def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files,
 
 
 def test_a_manifest_without_a_necessary_value_is_refused(run, empty_broker, tmp_path):
-    """The message names the missing value."""
+    """If a manifest lacks a necessary value, it is refused, and the message names the value."""
     (tmp_path / "a.yaml").write_text("kind: event-type\nspec: {name: a.b}\n")
 
     done = run("apply", "-f", str(tmp_path), url=empty_broker.url)

@@ -106,7 +106,7 @@ def found_by_doctor(done):
 
 
 def test_a_broker_that_is_well_is_found_well(run, own_broker):
-    """`doctor` checks everything, and exits with code 0."""
+    """If nothing is wrong with a broker, `doctor` exits with code 0 after all its checks."""
     done = run("doctor", url=own_broker.url)
 
     assert done.code == 0, done.out
@@ -114,7 +114,7 @@ def test_a_broker_that_is_well_is_found_well(run, own_broker):
 
 
 def test_what_hinders_work_is_noticed(run, own_broker):
-    """Features that restrict work, blocks and parked events are listed, and do not count as failures."""
+    """`doctor` lists features that restrict work, blocks and parked events, and does not count them as failures."""
     run("features", "on", "disable_event_type_creation", url=own_broker.url)
     run("admin", "block", "CONSUMER_ET", "order.placed", url=own_broker.url)
 
@@ -179,7 +179,7 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
 
 
 def test_misspelt_annotations_are_noticed(run, own_broker):
-    """`doctor` names annotations that mean nothing to the broker, and still succeeds."""
+    """`doctor` names annotations with the broker's prefixes that the broker does not know, and still succeeds."""
     with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
         create_event_type(api, annotations={"nakadi.io/table-sort-bye": "id"})
     done = run("doctor", "-o", "json", url=own_broker.url)

@@ -98,8 +98,8 @@ def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
 
 
 def test_what_a_command_failed_at_is_not_committed(run, subscription_to_20_events):
-    """If the given command fails, `consume` ends with 1; earlier batches stay committed, and the other events are
-    delivered again.
+    """If the given command fails, `consume` ends with exit code 1; earlier batches stay committed, and the other events
+    are delivered again.
     """
     done = run(
         "consume",
@@ -151,7 +151,7 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
         return answer
 
     monkeypatch.setattr(Api, "send", send_and_note)
-    # The consumer extends its time every tenth of a second, instead of every 24 s.
+    # The consumer extends its commit timeout every tenth of a second, instead of every 24 s.
     monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
     monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
     line = f"cat > /dev/null; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"

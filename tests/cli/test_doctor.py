@@ -28,7 +28,9 @@ def failed_commits(minutes_ago):
 
 
 def recovered_commits(minutes_ago):
-    """The same, but commits have succeeded again since a minute later."""
+    """The metrics of `failed_commits`, for a broker whose commits have succeeded again since a minute after the
+    failure.
+    """
     recovered_at = NOW - 60 * (minutes_ago - 1)
     return f"{failed_commits(minutes_ago)}nakadi_sqlite_commits_recovered_timestamp_seconds {recovered_at}\n"
 
@@ -151,7 +153,7 @@ def test_an_archive_without_damage_is_well():
 
 
 def test_the_processes_of_the_broker_are_named():
-    """The ids of all serving processes are listed, the smallest first."""
+    """`doctor` lists the ids of all processes that serve the broker, the smallest first."""
     metrics = 'nakadi_process_info{process="1201"} 1.0\nnakadi_process_info{process="97"} 1.0\n'
 
     assert check_processes(ScriptedBroker(metrics)).why == "its process ids are 97, 1201"

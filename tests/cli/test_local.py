@@ -15,7 +15,7 @@ from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 def test_a_broker_is_served_until_a_signal(run, tmp_path):
-    """`nakadi serve` runs the local program with its options, and ends with 0 at SIGTERM."""
+    """`nakadi serve` runs the local program with its options, and ends with exit code 0 at SIGTERM."""
     command = [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(tmp_path / "data")]
     with run_process(command, ROOT_ENVIRONMENT) as process:
         greeting = ""

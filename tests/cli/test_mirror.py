@@ -68,7 +68,7 @@ def target(two_clients):
 
 @pytest.fixture
 def run_mirror(run, source, target, tmp_path):
-    """Run the command for one event type."""
+    """A function that runs `nakadi mirror` for one event type."""
 
     def mirror(name, *options, state="state.json"):
         places = ["--from", str(source.base_url), "--to", str(target.base_url), "--state", str(tmp_path / state)]
@@ -102,7 +102,7 @@ def publish(api, name, numbers):
 
 
 def numbers_by_partition(api, name):
-    """The numbers of the events, by partition."""
+    """The numbers in an event type's events, by partition."""
     found = {}
     for partition in api.get(f"/event-types/{name}/partitions").json():
         count = int(partition["newest_available_offset"].removeprefix("001-0001-")) + 1
@@ -406,7 +406,7 @@ def test_the_mirror_copies_new_events_until_it_is_interrupted(source, target, tm
 
 
 def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run_mirror, source, target, monkeypatch):
-    """The newest offset decides when everything is copied, because a stream may pause for a moment before it
+    """The mirror reads a partition up to its newest offset, because a stream may pause for a moment before it
     continues. (M3)
     """
     name = create_keyed(source)
@@ -701,7 +701,7 @@ def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
 
 
 def test_a_target_that_stays_busy_is_an_error():
-    """After twenty attempts, the mirror reports why it makes no progress. (M7)"""
+    """If the target stays busy, the mirror fails after twenty attempts, and reports why it makes no progress. (M7)"""
     broker = ScriptedTarget(*[Answer(503)] * 21)
     destination = AvroDestination(broker, broker, {"name": "n", "category": "business"}, lambda _: None)
     event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}

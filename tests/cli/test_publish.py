@@ -106,7 +106,9 @@ def test_a_refused_event_ends_publishing(run, orders_event_type):
 
 
 def test_refused_events_can_be_left_out(run, orders_event_type):
-    """With --keep-going, the command publishes the other events, and its exit code says that some were refused."""
+    """With --keep-going, the command publishes all events that the broker accepts, and its exit code says that some
+    were refused.
+    """
     done = run(
         "publish", orders_event_type, "--keep-going", stdin=json_lines(0, 1) + '{"n": "two"}\n{}\n' + json_lines(4)
     )
@@ -232,7 +234,7 @@ def test_tombstones_are_published(run, api):
 
 
 def test_events_are_published_for_one_subscription(run, orders_event_type):
-    """With --for, only that subscription sees the events; an invalid id is refused."""
+    """With --for, only the named subscription gets the events; an invalid id is refused."""
     chosen, other = (
         run("subscriptions", "create", orders_event_type, "--owner", a_name(), "--from", "begin").out.strip()
         for _ in range(2)

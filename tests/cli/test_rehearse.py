@@ -30,8 +30,8 @@ def schema_file(tmp_path):
 
 
 def test_a_report_says_what_would_be_refused(run, event_type, schema_file):
-    """The report begins with a line of numbers, followed by rules, publishers and samples; the exit code is 1. (H1,
-    H6)
+    """The report begins with a line of counts, followed by rules, publishers and samples; the exit code is 1.
+    (H1, H6)
     """
     done = run("schema", "rehearse", event_type, schema_file, "--last", "1h")
 

@@ -74,7 +74,7 @@ def test_what_names_no_outbox_is_refused(run, server, options):
 
 
 def test_a_database_that_does_not_answer_is_named(run):
-    """The command says that the database does not answer."""
+    """If the database does not answer, the command says so."""
     done = run("relay", "refused", "--dsn", "host=127.0.0.1 port=1 user=x password=secret connect_timeout=5")
     assert done.code == 1
     assert "The database" in done.err

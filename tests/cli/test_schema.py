@@ -135,7 +135,7 @@ def test_annotations_for_gitlab(run, event_type, rejected_schema):
 
 
 def test_annotations_of_an_accepted_schema(run, event_type, tmp_path):
-    """Without changes, there are no annotations, and the report says that the schema is the same."""
+    """For a schema without changes, there are no annotations, and the report says that the schema is the same."""
     (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
     arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", event_type, "--annotations")
 

@@ -30,7 +30,7 @@ def receiver():
 
 @pytest.fixture
 def run_against_delivering_broker(run, delivering_broker):
-    """Run a command against the broker that delivers."""
+    """A function that runs a command against the broker that delivers."""
     return lambda *arguments, **rest: run(*arguments, url=delivering_broker.url, **rest)
 
 
@@ -143,7 +143,7 @@ def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscriptio
 
 
 def test_a_secret_is_rotated(run_against_delivering_broker, subscription, receiver):
-    """Standard output has only the new secret, so a script can store it."""
+    """The command that rotates a secret prints only the new secret to standard output, so a script can store it."""
     first = run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json[
         "secret"
     ]

@@ -115,7 +115,7 @@ def test_a_terminal_obeys_nothing(run):
 
 
 def test_a_broker_that_is_not_there_is_named(run):
-    """The command says which broker did not answer, with its own exit code."""
+    """If the broker does not answer, the exit code is 6."""
     assert run("sql", "from order_placed", url="http://127.0.0.1:1").code == 6
 
 

@@ -204,7 +204,7 @@ def test_a_reset_is_shown_before_it_is_made(run, numbers_event_type, owner):
 
 
 def test_a_subscription_is_reset(run, numbers_event_type, owner):
-    """A subscription moves to the beginning, to a time, to the end, or to offsets of some partitions."""
+    """A reset moves a subscription to the beginning, to a time, to the end, or to offsets of some partitions."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "end")
     run("consume", identity, "--no-follow")
     first = run("event-types", "partitions", numbers_event_type, "-o", "json").json[0]["oldest_available_offset"]

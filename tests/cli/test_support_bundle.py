@@ -192,7 +192,7 @@ def test_what_cannot_be_read_or_written_is_refused(run, tmp_path, monkeypatch, a
     ],
 )
 def test_what_is_no_secret_stays(text):
-    """Ordinary lines stay unchanged."""
+    """Texts without secrets stay unchanged."""
     assert without_secrets(text, secret_values({"NAKADI_TOKEN": "abc"})) == text
 
 

@@ -102,7 +102,9 @@ def test_runs_are_listed(run, url_of_broker_with_tables):
 
 
 def test_objectives_are_listed(run, url_of_broker_with_tables):
-    """Each table is a line with both windows; a pattern selects tables. (T15)"""
+    """Each table is a line with its objective, and the burn rates of an hour and of a day; a pattern selects tables.
+    (T15)
+    """
     head, first, second = run("tables", "objectives", "order.p*", url=url_of_broker_with_tables).out.splitlines()
     columns = ["EVENT TYPE", "OBJECTIVE", "BURN 1 H", "BURN 1 D", "PRESSURE", "SLOWEST", "LAG"]
     assert head.split() == " ".join(columns).split()

@@ -47,7 +47,7 @@ def test_numbers_keep_all_of_their_digits(run, api):
 
 
 def test_nothing_is_there_behind_the_end(run, numbers_event_type):
-    """From the end, without following, the command prints nothing and ends."""
+    """Without `--from`, `tail` begins at the end; with `--no-follow`, it then prints nothing, and ends."""
     assert run("tail", numbers_event_type, "--no-follow").lines == []
 
 
@@ -156,8 +156,8 @@ def archiving_broker(tmp_path, monkeypatch):
 
 
 def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, tmp_path):
-    """While the archive is away, commands that end at the last event fail and say so; silence is not the end. When
-    it is back, they get all events. (L81, S341)
+    """While the archive is missing, commands that end at the last event fail, and say why; they do not take a silent
+    stream for the end. Once the archive is back, they get all events. (L81, S341)
     """
     with httpx.Client(base_url=archiving_broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]

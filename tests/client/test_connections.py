@@ -121,7 +121,7 @@ class Proxy:
 
 
 def test_requests_go_through_a_proxy():
-    """The proxy gets the whole URL."""
+    """A request through a proxy names the whole URL."""
     proxy = Proxy()
     with Producer(Connection("http://broker.test", proxy=proxy.url), "sent") as producer:
         delivery = producer.send({"n": 1})
@@ -132,8 +132,8 @@ def test_requests_go_through_a_proxy():
 
 
 def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_path):
-    """A broker with an unknown certificate gets no request. If its authority is given, it gets one, with threads and
-    with asyncio.
+    """A broker with an unknown certificate gets no request. If the application names the certificate's authority, the
+    broker gets the request, with threads and with asyncio.
     """
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]
@@ -163,7 +163,7 @@ def test_only_https_needs_authorities_to_trust(monkeypatch):
 
 
 class TlsServer:
-    """Answers each connection once."""
+    """A TLS server that answers one request on each connection."""
 
     def __init__(self, context):
         self._context = context

@@ -176,7 +176,9 @@ def test_a_broker_that_restarts_loses_nothing(tmp_path):
 
 
 def test_two_consumers_share_the_partitions(nakadi, subscription_to_orders):
-    """A second consumer takes over partitions, both are notified, and nothing is lost or read twice."""
+    """A second consumer takes over partitions, both consumers report which partitions they have, and nothing is lost or
+    read twice.
+    """
     told = {"first": [], "second": []}
     seen = Counter()
     consumers = [
@@ -367,7 +369,9 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
 
 
 def test_a_consumer_that_does_not_follow_ends_while_events_keep_coming(nakadi, subscription_to_orders):
-    """It ends after the events that existed at the beginning, and perhaps some more."""
+    """A consumer that does not follow ends after the events that existed at its beginning, and perhaps some
+    later ones.
+    """
     numbers = []
     for batch in consume(nakadi.url, subscription_to_orders, follow=False, options=PATIENT):
         numbers += [event["n"] for event in batch.events]

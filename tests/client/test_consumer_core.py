@@ -285,7 +285,7 @@ def test_batches_that_are_done_together_share_a_commit():
 
 
 def test_a_commit_that_got_no_answer_is_made_again():
-    """The commit is repeated after a pause, together with events finished since then."""
+    """A commit that got no answer is repeated after a pause, together with events finished since then."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("1", [0]), 0.0)
@@ -534,8 +534,8 @@ def core_with_ends(*ends, **options):
 
 
 def test_a_consumer_that_does_not_follow_ends_while_events_keep_coming():
-    """It ends when the events of each partition that existed at the beginning are done: handled, or committed before.
-    Partitions without events do not count.
+    """A consumer that does not follow ends when the events of each partition that existed at its beginning are done:
+    handled, or committed before. Partitions without events do not count.
     """
     core = core_with_ends(1, 3, -1)
     core.connection_step(0.0)

@@ -261,7 +261,7 @@ def test_room_that_comes_is_used(nakadi):
 
 
 def test_reports_come_to_callbacks(nakadi):
-    """A callback gets each report, and one that fails does not stop the others."""
+    """A callback gets each report, even if another callback fails."""
     nakadi.create_event_type("sent")
     reports = []
 

@@ -81,7 +81,7 @@ def test_a_token_file_is_read_again_when_it_changes(tmp_path):
 
 
 def test_strings_and_functions_are_sources():
-    """The `token` of an application becomes a source that shows nothing."""
+    """The `token` of an application, a string or a function, becomes a source whose `repr` does not show the token."""
     fresh = iter(["a", "b"])
     assert token_source(None).get() is None
     assert token_source(SECRET).get() == SECRET

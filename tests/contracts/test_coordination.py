@@ -97,7 +97,7 @@ class TestAssignment:
         ids=["streams end", "offsets", "redrive", "redrive one key"],
     )
     def test_keeps_the_task_of_a_reset(self, coordination: Coordination, task):
-        """Any process that finds a reset reads its task, and any process can read its result. (S137)"""
+        """Any process that finds a reset can read its task, and later its result. (S137)"""
         begin_assignment(coordination, "")
         for reset, ended in (
             (Reset("r", LATER, A_MOMENT, task), None),
@@ -324,8 +324,8 @@ class TestCommit:
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_goes_with_ownership(self, coordination: Coordination):
-        """From the write that gives a partition away, its former owner can no longer commit, and the new one can.
-        (S312)"""
+        """From the write that gives a partition to another session, its former owner can no longer commit, and the new
+        owner can. (S312)"""
         old = begin_assignment(coordination, "a")
         assert commit(coordination, "a", 1) is CommitResult.COMMITTED
         coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)

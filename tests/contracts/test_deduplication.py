@@ -188,7 +188,7 @@ def test_passes_over_ids_of_partitions_that_are_missing(log):
 
 
 def test_removes_duplicates_from_record_lines(log):
-    """The log also removes duplicates if records come as lines that were never built one by one."""
+    """The log also removes duplicates if records come as lines of bytes, for which no `Record` was ever built."""
     topic = log.a_topic()
     append_once(log, topic, "b")
     fates = run_blocking(

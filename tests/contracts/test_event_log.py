@@ -63,7 +63,9 @@ class TestAppend:
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 0)}
 
     def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
+        """An append to a topic that was never created, or to a partition that the topic does not have, raises
+        `UnknownTopic`.
+        """
         with pytest.raises(UnknownTopic):
             run_blocking(log.log.append("nowhere", {0: [a_record("a")]}))
         topic = log.a_topic(partitions=2)
@@ -206,7 +208,9 @@ class TestRead:
         assert not any(each.at_end for each in found if each.next_offset < 3)
 
     def test_reading_an_unknown_place_is_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
+        """A read of a topic that was never created, or of a partition that the topic does not have, raises
+        `UnknownTopic`.
+        """
         topic = log.a_topic()
         for place in (("nowhere", 0), (topic, 1), (topic, -1)):
             with pytest.raises(UnknownTopic):
@@ -250,7 +254,9 @@ class TestBounds:
         assert log.log.bounds(topic, []) == {}
 
     def test_bounds_of_an_unknown_place_are_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
+        """The bounds of a topic that was never created, or of a partition that the topic does not have, raise
+        `UnknownTopic`.
+        """
         topic = log.a_topic()
         for place in (("nowhere", [0]), ("nowhere", []), (topic, [0, 1])):
             with pytest.raises(UnknownTopic):
@@ -290,7 +296,9 @@ class TestFirstOffsetSince:
         assert log.log.first_offset_since(log.a_topic(), 0, log.now()) == 0
 
     def test_searching_an_unknown_place_is_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
+        """A search in a topic that was never created, or in a partition that the topic does not have, raises
+        `UnknownTopic`.
+        """
         for place in (("nowhere", 0), (log.a_topic(), 1)):
             with pytest.raises(UnknownTopic):
                 log.log.first_offset_since(*place, log.now())
@@ -420,7 +428,7 @@ class TestWatch:
         end()
 
     def test_does_not_hurt_any_client_that_appends(self, log: LogUnderTest, caplog):
-        """A watcher that fails is logged, and affects neither the append nor the other watchers."""
+        """The failure of a watcher is logged, and affects neither the append nor the other watchers."""
         topic = log.a_topic()
         told: list[object] = []
 

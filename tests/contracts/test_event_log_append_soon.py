@@ -17,8 +17,8 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 
 def test_append_soon_stores_what_append_would(log: LogUnderTest):
-    """The outcomes are the same as those of `append`, and every read after the call of `done` sees the stored
-    events."""
+    """An append for which no thread waits has the same outcomes as `append`, and every read after the call of `done`
+    sees the stored events."""
     topic = log.a_topic(partitions=2)
     fates = append_async(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
     assert fates.result(PATIENCE) == {1: AppendStored(), 0: AppendStored()}

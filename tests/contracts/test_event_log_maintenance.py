@@ -12,7 +12,9 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 class TestTrim:
     def test_releases_what_was_stored_before(self, log: LogUnderTest):
-        """Deleting old events moves the oldest offset; reads before it are refused, and newer events stay."""
+        """Trimming removes old events, and moves the oldest offset; reads before it are refused, and newer
+        events stay.
+        """
         topic = log.a_topic()
         began = log.now()
         for names in ("ab", "cd", "ef"):
@@ -25,7 +27,9 @@ class TestTrim:
             log.log.read(topic, 0, 1)
 
     def test_may_remove_everything(self, log: LogUnderTest):
-        """A partition without events continues with the next offset, and times still do not decrease."""
+        """A partition from which every event was trimmed continues with the next offset, and times still do not
+        decrease.
+        """
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.an_hour_passes()

@@ -121,7 +121,7 @@ class TwoLogs(RuleBasedStateMachine):
                 self.do_to_both(lambda log, place=(topic, partition): read_all(log, *place))
 
     def moment(self, back):
-        """A time between the beginning and now."""
+        """A time between the beginning of the test and now, drawn by `back`."""
         return self.clock.now() - min(back, self.hours) * HOUR
 
 

@@ -152,7 +152,7 @@ class TestTwoProcesses:
         end()
 
     def test_miss_nothing_of_each_other_when_following_fails(self, log, other_process_log, monkeypatch):
-        """If new events do not fit into memory, readers fetch them from the cluster."""
+        """If the events that follow do not fit into a process's memory, its readers fetch them from the cluster."""
         failures = iter([True, False, True])
         original = reading.event_from_message
 
@@ -326,8 +326,9 @@ class TestTopics:
         assert found == sorted(found, key=int)
 
     def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
-        """If a cluster does not permit the setting, there is one attempt, and the log says that nothing is
-        compacted."""
+        """If a cluster does not permit the setting for compaction, the engine tries once to set it, and logs that
+        nothing is compacted.
+        """
         run_blocking(log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]}))
         now = SystemClock().now()
         refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG))

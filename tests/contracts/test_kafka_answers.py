@@ -135,7 +135,9 @@ def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_propert
 
 @pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
 def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
-    """Whether the error ends soon or lasts until reads fail, no event is missing or read twice."""
+    """Whether an error of Kafka ends soon or lasts until reads fail, readers neither miss an event nor read
+    one twice.
+    """
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(FETCH, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)

@@ -26,7 +26,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 class TestOneServer:
     def test_is_killed_and_restarted(self, tmp_path, record_property):
-        """Publishers get refusals while the server is down, and continue when it is back; so does the reader."""
+        """Publishers get refusals while the server is down; when it is back, they and the reader continue."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with NumberedLoad(log, record_property) as load:

@@ -133,7 +133,9 @@ def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
 
 
 def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
-    """Requests end with `Unavailable`; the log says that signing in failed, without the key or a token."""
+    """If a server refuses to let a client sign in, requests end with `Unavailable`; the log says that signing in
+    failed, without the key or a token.
+    """
     caplog.set_level(logging.INFO)
     with closing(FakeIamServer(REFUSED)) as server:
         with closing(Cluster(address_of(server))) as cluster:

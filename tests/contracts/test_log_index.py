@@ -319,7 +319,9 @@ class TestSegments:
 
 class TestReferences:
     def test_are_the_objects_of_all_segments(self, index: LogIndex):
-        """Every object that holds a segment of a topic is referred to, however many segments it holds."""
+        """The index lists every archive object with a segment of a topic as referred to, however many segments the
+        object has.
+        """
         assert list(index.referenced_archive_keys()) == []
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
@@ -337,7 +339,9 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
-        """Objects of segments that are replaced, removed or deleted are no longer referred to."""
+        """The index no longer lists an archive object as referred to once its segments are replaced, removed or
+        deleted.
+        """
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
@@ -356,14 +360,16 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"other"}
 
     def test_references_of_a_deleted_topic_do_not_count(self, index: LogIndex):
-        """Segments that are added to a topic while it is deleted keep no object."""
+        """If segments are added to a topic while it is deleted, the index does not list their objects as
+        referred to.
+        """
         index.advance_head("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []
 
 
 class TestClaims:
     def test_have_one_owner(self, index: LogIndex):
-        """A name has one owner at a time, who may claim it again, and may release it."""
+        """A claimed name has one owner at a time, who may claim it again, and may release it."""
         assert index.claim("n", "ann", 60)
         assert not index.claim("n", "bob", 60)
         assert index.claim("n", "ann", 60)

@@ -101,7 +101,7 @@ class TestEventLog:
         end()
 
     def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
-        """After another process has sealed a topic, nothing is stored after the visible end."""
+        """After another process has sealed a topic, nothing is stored after the end that readers see."""
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
             assert log.read("t", 0, 0, wait=PATIENCE).events

@@ -97,7 +97,7 @@ class SharedStores:
 
 @pytest.fixture
 def versions(tmp_path):
-    """The stores, and the package of the earlier and of this version."""
+    """The shared stores, and the folders of the package of the earlier and of this version."""
     before = package_at(VERSION_BEFORE, tmp_path / "before")
     logs = tmp_path / "logs"
     logs.mkdir()

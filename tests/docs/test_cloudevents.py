@@ -19,7 +19,7 @@ class NoMoreEvents(Exception):
 
 
 def test_what_is_published_is_read():
-    """Each request stores a CloudEvent, and the consumer gets all of them. (E1, E20)"""
+    """Each request on the page stores a CloudEvent, and the consumer on the page gets all of them. (E1, E20)"""
     requests = [each for each in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if " -d " in each]
     [code] = re.findall(r"<!-- run: read -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     names = {}

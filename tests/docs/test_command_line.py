@@ -33,7 +33,7 @@ def test_a_command_is_on_the_page(name):
 
 
 def test_every_exit_code_is_explained():
-    """The table has every exit code of a failure."""
+    """The page's table has every exit code with which a command can fail."""
     kinds = [each for each in vars(failures).values() if isinstance(each, type) and issubclass(each, failures.Failed)]
 
     assert {kind.exit_code for kind in kinds} <= CODES

@@ -52,7 +52,7 @@ def test_the_page_has_three_requests():
 
 
 def test_cursors_are_asked_for_their_lag(api):
-    """The answer has the members and the form of offsets that the page shows. (C51)"""
+    """The answer to the page's request has the members and the form of offsets that the page shows. (C51)"""
     offset = first_example_with("partition", "offset")
     answer = api.post("/event-types/order.created/cursors-lag", json=[{**offset, "offset": "BEGIN"}]).json()
     [shown] = next(each for each in JSON if isinstance(each, list))

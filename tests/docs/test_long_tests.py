@@ -74,7 +74,7 @@ def test_faults_are_found(name, fault):
     "chosen", [kafka.SELECTED_TESTS, workers.SELECTED_TESTS, laptop.SELECTED_TESTS], ids=["kafka", "workers", "laptop"]
 )
 def test_chosen_tests_exist(chosen):
-    """A renamed test cannot drop out of a list of chosen tests unnoticed."""
+    """Every name in a list of chosen tests is that of a test, so a renamed test does not drop out unnoticed."""
     there = {name for path in ROOT.glob("tests/e2e/**/test_*.py") for name in decorators_of_tests(path)}
     assert chosen <= there, chosen - there
 

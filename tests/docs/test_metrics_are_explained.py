@@ -93,7 +93,9 @@ def test_a_metric_is_explained(metric):
     ids=["argument", "waiting", "variable", "named alone", "named beside another", "zero"],
 )
 def test_a_metric_that_a_test_names_is_not_measured_yet(body, measured):
-    """Only a test that reads the value of a metric shows that it moves; merely containing its name does not."""
+    """Only a test that reads the value of a metric counts as measuring it; a test that merely contains the name does
+    not.
+    """
     assert find_measured_samples(f"def test_it():\n    {body}\n") == measured
 
 

@@ -15,7 +15,7 @@ COMMANDS = sorted({each for each in re.findall(r"`(nakadi [^`]+)`", CHAPTER) if 
 
 
 def test_each_alert_has_a_section():
-    """The sections have the names and the order of the alerts."""
+    """The page has a section for each alert, in the order of the alerts."""
     assert list(SECTIONS) == [each.name for each in ALERTS]
 
 

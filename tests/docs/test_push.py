@@ -61,7 +61,7 @@ NODE_MODULES = ROOT / ".cache" / "node" / "node_modules"
 
 @pytest.mark.skipif(not (NODE_MODULES / "standardwebhooks").exists(), reason="`make test` installs node's packages")
 def test_the_receiver_in_javascript_verifies_deliveries(tmp_path):
-    """A library for JavaScript accepts the signature, even of a body that is not ASCII. (X3)"""
+    """A JavaScript library for webhooks accepts the signature of a delivery, even of a body that is not ASCII. (X3)"""
     [code] = re.findall(r"```js\n(.*?)```", PAGE, re.DOTALL)
     listen = "listen(8000)"
     assert listen in code

@@ -50,7 +50,7 @@ class NoMoreEvents(Exception):
 
 
 def test_the_example_of_httpx_consumes_a_subscription(url):
-    """The example handles and commits batches."""
+    """The example with httpx handles batches of a subscription, and commits them."""
     # As many events as a batch of the example has, so the batch arrives at once.
     events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
     httpx.post(
@@ -78,7 +78,7 @@ def test_the_example_of_requests_reads_an_event_type(url):
 
 
 def test_the_example_of_aiohttp_reads_long_lines(url):
-    """A line may be longer than aiohttp's buffer."""
+    """The example with aiohttp reads lines that are longer than aiohttp's buffer."""
 
     async def first_event():
         reading = python_example("aiohttp")["read"](url, "read")
@@ -184,7 +184,7 @@ def url_of_ended_streams(url):
 @pytest.mark.skipif(not everything.WANTED, reason="compiling Go's library takes half a minute: `make test-all`")
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 def test_the_example_in_go_reads_long_lines(url_of_ended_streams, tmp_path):
-    """Every event comes until the stream ends, whatever characters it has."""
+    """The example in Go reads every event until the stream ends, whatever characters it has."""
     program = tmp_path / "reading.go"
     program.write_text(GO_PROGRAM.replace("EXAMPLE", source_of("go", "go")), "utf-8")
     # Later runs use what this run compiles.
@@ -194,7 +194,7 @@ def test_the_example_in_go_reads_long_lines(url_of_ended_streams, tmp_path):
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java")
 def test_the_example_in_java_reads_long_lines(url_of_ended_streams, tmp_path):
-    """Every event comes, whatever characters it has, until the stream ends."""
+    """The example in Java reads every event until the stream ends, whatever characters it has."""
     program = tmp_path / "Reading.java"
     program.write_text(JAVA_PROGRAM.replace("EXAMPLE", source_of("java", "java")), "utf-8")
     lines = lines_of_program(program, url_of_ended_streams, "java")

@@ -29,7 +29,7 @@ def test_each_setting_has_a_row_with_its_default(setting):
 
 
 def test_a_setting_without_a_description_is_refused():
-    """A new setting needs a description."""
+    """The reference cannot be generated if a setting has no description."""
     with pytest.raises(ValueError, match="speed has no description"):
         reference("class Settings:\n    # Speed\n    speed: int = 1\n    limit: int = 2\n    '''The limit.'''\n")
 

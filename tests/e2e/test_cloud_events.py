@@ -69,7 +69,7 @@ def test_each_content_mode_publishes_what_comes_back(api, event_type, to_message
 
 
 def test_cloud_events_come_back_from_a_subscription_and_are_committed(api, event_type):
-    """The attributes of the last event are the cursor. (E1, E21, E22)"""
+    """A consumer commits the attributes of the last event in a batch, which are the cursor. (E1, E21, E22)"""
     events = [a_cloud_event(number) for number in range(3)]
     subscription = create_subscription(api, event_type, read_from="begin")["id"]
     assert publish(api, event_type, batch_of(*events)).status_code == 200
@@ -147,7 +147,7 @@ def test_data_change_events_and_events_without_a_category(api):
 
 
 def test_refused_events_are_named_by_their_ids(api):
-    """Items have the `id` of a CloudEvent beside the `eid`. (E8)"""
+    """If events are refused, the items of the answer have the `id` of a CloudEvent beside the `eid`. (E8)"""
     name = create_event_type(api, a_business_definition(schema={"required": ["missing"]}))["name"]
 
     answer = publish(api, name, batch_of(a_cloud_event(1), a_cloud_event(2)))

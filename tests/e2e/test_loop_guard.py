@@ -225,7 +225,7 @@ def test_blocking_work_goes_to_a_thread(fresh_broker, scene):
 
 @pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
 def test_what_forgets_to_go_to_a_thread_is_noticed(tmp_path_factory, loop_guard, scene, what_sends):
-    """Without the move to a thread, the guard notices the call."""
+    """If code does not move a blocking call to a thread, the guard notices the call."""
 
     def is_noticed():
         with closing(FreshBroker(tmp_path_factory.mktemp("broker"))) as fresh_broker:

@@ -232,7 +232,9 @@ def test_a_stuck_consumer_is_seen(api, measure_change, consumer):
 
 
 def test_partitions_that_change_hands_are_counted(api, measure_change, consumer):
-    """A second stream gets half of the partitions from the first, which hands them over."""
+    """When a second stream gets half of the partitions from the first, the partitions that are handed over
+    are counted.
+    """
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
     subscription = create_subscription(api, create_event_type(api, default_statistic=statistic)["name"])
     first = consumer(subscription, batch_flush_timeout=1)

@@ -41,7 +41,9 @@ def labels_of(point):
 
 
 def test_the_metrics_that_prometheus_reads_are_sent(receiver):
-    """Each metric has the same name, kind, labels and values, and continues to grow from one request to the next."""
+    """Each metric has the same name, kind, labels and values as for Prometheus, and continues to grow from one export
+    to the next.
+    """
     with (
         ServedBroker(metrics="otlp") as broker,
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,

@@ -68,8 +68,8 @@ def test_a_query_reads_what_its_token_may_read(broker, issuer, ann):
 
 
 def test_a_query_that_is_none_is_refused(ann):
-    """An invalid query gets 422, with the sentence as its detail; a body without a query is refused before that. (Q6,
-    Q11)
+    """An invalid query gets 422, with a sentence about the fault as its detail; a body without a query is refused
+    before that. (Q6, Q11)
     """
     detail = problem(ann.post("/queries", json={"sql": "from read_csv('/etc/passwd')"}), 422)
     assert detail == "The function read_csv cannot be used in FROM: a query reads event types."

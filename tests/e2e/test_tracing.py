@@ -132,7 +132,7 @@ def test_an_error_is_named(api, find_span):
 
 
 def test_some_traces_begin_here():
-    """If the client sends no trace, the ratio decides; such a trace has no parent."""
+    """If the client sends no trace, the configured ratio decides whether one begins; such a trace has no parent."""
     exporter = InMemorySpanExporter()
     drawn = iter([0.5, 0.005])
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(exporter), 0.01, lambda: next(drawn))

@@ -150,7 +150,7 @@ def names_in(url):
 
 
 def the_partitions_of_killed_workers_are_free(program, data):
-    """Clients that reconnect get the partitions without waiting for the leases to expire."""
+    """Clients that reconnect get the partitions of killed workers without waiting for the leases to expire."""
     with client_of_a_worker(program) as api:
         subscription = create_subscription(api, EVENT_TYPE["name"], read_from="begin")
         with (

@@ -49,7 +49,9 @@ def used_partitions(ask):
 
 
 def test_after_a_new_partition_count_no_event_goes_by_the_old_one(ask):
-    """After the answer, a function that knew only one partition publishes the next batch to all partitions. (R295)"""
+    """Once a new partition count is acknowledged, a function that knew only one partition publishes the next batch to
+    all partitions. (R295)
+    """
     assert ask("event_types", "POST", "/event-types", BY_KEY)["statusCode"] == 201
     assert ask("publish", "POST", f"/event-types/{NAME}/events", KEYS)["statusCode"] == 200
     assert used_partitions(ask) == {"0"}

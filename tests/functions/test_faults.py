@@ -81,8 +81,8 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
 
 @SOME
 def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type, fault):
-    """While Kinesis accepts nothing, the answer has an outcome for each event, and none is stored; later, all
-    succeed. (P111)
+    """While Kinesis accepts nothing, the answer has an outcome for each event, and none is stored; after the outage,
+    all events are stored. (P111)
     """
     inject_faults(kinesis_event_type, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")

@@ -50,8 +50,8 @@ class Orders:
         self.archived = 0
 
     def archive(self, count, *, name=None):
-        """Archive events, `count` of them. Every fifth has a number that only Spark reads exactly, and some have the
-        name `name`.
+        """Archive `count` events. Every fifth has a number that only Spark reads exactly, and some have the name
+        `name`.
         """
         for number in range(count):
             offset, partition = divmod(self.archived, 2)

@@ -78,7 +78,7 @@ def test_a_name_that_cannot_be_a_column_is_none(name):
 
 
 def test_names_that_differ_by_case_alone():
-    """Only the first of two such names gets a column."""
+    """Of two names that differ only by case, the first gets a column."""
     assert columns_of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
 
 
@@ -113,7 +113,7 @@ def test_a_type_that_changed_is_contested():
 
 
 def test_the_metadata_of_a_business_event():
-    """Metadata has the columns that publishers may fill, and those that the broker stamps. (E7)"""
+    """Metadata has the columns that publishers may fill, and those that the broker fills. (E7)"""
     columns = derive_columns(an_event_type(category=Category.BUSINESS), [{"properties": {"a": {"type": "string"}}}])
 
     metadata = next(field.kind for field in columns.fields if field.name == "metadata")
@@ -135,7 +135,7 @@ def test_the_envelope_of_a_data_event():
 
 
 def test_a_very_wide_schema():
-    """A table has at most a thousand columns; the rest is in the text."""
+    """A table has at most a thousand columns; the values of all other properties are in the text of the event."""
     wide = {f"p{number}": {"type": "string"} for number in range(1500)}
     assert len(columns_of(wide).fields) == 1000
 
@@ -181,7 +181,9 @@ def test_a_property_whose_type_changes_has_further_columns():
 
 
 def test_a_table_that_is_there_keeps_its_types():
-    """The column of an earlier version of the job stays, with a further column for the new type."""
+    """A column that an earlier version of the job created keeps its type, and a further column gets the values of the
+    new type.
+    """
     there = Struct((Field("price", DOUBLE), Field("at", STRING), Field("in", Struct((Field("n", BIGINT),)))))
     schema = {
         "properties": {

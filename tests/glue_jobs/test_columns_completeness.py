@@ -114,7 +114,7 @@ def count_members(value):
 
 
 def test_a_sum_of_many_members_is_not_deep():
-    """Spark's stack is not deep enough for a thousand terms that are nested in each other."""
+    """A thousand members are counted without a thousand nested terms, for which Spark's stack is not deep enough."""
     counted = count_column_members("v", Struct(tuple(Field(f"n{number}", DOUBLE) for number in range(1000))))
     depths, depth = [], 0
     for letter in counted:

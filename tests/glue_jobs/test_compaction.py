@@ -41,7 +41,9 @@ def test_events_become_rows(jobs, data):
 
 @pytest.mark.long
 def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, data):
-    """Spark parses lines into structures, checks these, and turns them into rows. Plain lines need no job."""
+    """In at most one job for a commit, Spark parses lines into structures, checks these, and turns them into rows.
+    Plain lines need no job.
+    """
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(number) for number in range(5)])
     parts = list(unread_parts(data.index, orders, NO_PROGRESS))
@@ -127,8 +129,8 @@ def test_a_property_with_another_type_has_another_column(jobs, data, tables):
 
 
 def test_compacted_event_types_have_a_second_table(jobs, data):
-    """The second table has the newest event of each key; a tombstone removes its key until the next event with this
-    key.
+    """The second table of a compacted event type has the newest event of each key; a tombstone removes its key until
+    the next event with this key.
     """
     customers = data.event_type(
         "customer.changed",
@@ -281,8 +283,8 @@ def test_bad_input_is_reported_and_the_rest_done(jobs, data):
 
 
 def test_the_wrong_archive_stops_the_job(jobs, data, tmp_path, monkeypatch):
-    """An archive without a single object of the index is the wrong one: the job says so, and skips no event. It takes
-    the archive that `NAKADI_ARCHIVE` names, as the broker does.
+    """An archive without a single object of the index is the wrong one: the job says so, and skips no event. A job
+    takes the archive that `NAKADI_ARCHIVE` names, as the broker does.
     """
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), order(2)])
@@ -387,7 +389,9 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
 
 
 def test_two_runs_at_once_double_nothing(jobs, data):
-    """If two changes begin at the same snapshot, only one takes effect, and the other one has to begin again."""
+    """If two changes of a table begin at the same snapshot, only one takes effect, and the other one has to begin
+    again.
+    """
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     jobs.compact()

@@ -77,7 +77,9 @@ def test_avro_schemas_have_descriptions_too():
 
 
 def test_a_column_of_another_type_has_the_description_of_its_property():
-    """Columns of properties that the newest schema does not have are left out: their comments in tables stay. (T9)"""
+    """A further column of a property has the property's description. Columns of properties that the newest schema does
+    not have are left out, so their comments in tables stay. (T9)
+    """
     old = {"properties": {"total": {"type": "string"}, "gone": {"type": "string", "description": "was there"}}}
     new = {"properties": {"total": {"type": "number", "description": "How much"}}}
     columns = derive_columns(an_event_type(), [old, new])
@@ -95,8 +97,8 @@ def test_a_schema_that_refers_to_itself_ends():
 
 
 def test_tables_say_what_their_columns_mean(jobs, data):
-    """Both tables have comments on columns and the table, the owner and the personal data, which follow the schema
-    and the annotations. (T9)
+    """Both tables of an event type have comments on their columns and on the table, the owner and the personal data,
+    which follow the schema and the annotations. (T9)
     """
     orders = data.event_type(
         "order.placed",

@@ -38,7 +38,7 @@ def make_events(*values, key=None):
     ],
 )
 def test_a_value_is_found(event, path, value):
-    """A value is found through objects and lists, however it was written."""
+    """An erasure finds a value within objects and lists, however the value is written."""
     assert ErasedValue(tuple(path.split(".")), value).occurs_in(event)
 
 
@@ -124,7 +124,7 @@ def test_parts_of_an_archive_are_searched(tmp_path):
 
 
 def test_the_value_can_be_in_a_file(tmp_path):
-    """The first line of a file is the value; a missing file is refused."""
+    """If a file is given for the value, its first line is the value; a missing file is refused."""
     (tmp_path / "value").write_text("Zoë 4711\nand more\n")
     assert read_value(str(tmp_path / "value")) == "Zoë 4711"
     with pytest.raises(BadArguments):

@@ -55,7 +55,9 @@ def named_orders(data, **changes):
 
 
 def branch_of_a_killed_run(table):
-    """A killed run's branch in a table. Keep the result, because the branch is removed when it is collected."""
+    """A killed run's branch in a table. Keep the result, because the branch is removed when the result is
+    garbage-collected.
+    """
     run = table.change()
     run.__enter__().append(table.rows(), "{}")
     return run
@@ -90,7 +92,7 @@ def all_files(data, *folders):
 
 
 def test_nothing_on_disk_has_what_was_erased(jobs, data, table_after_killed_run):
-    """No byte of the value is left, even in files of killed runs; the rest of each event is unchanged."""
+    """No byte of an erased value is left on disk, even in files of killed runs; the rest of each event is unchanged."""
     before = find_files_with_text(NAME[:16], all_files(data, *table_after_killed_run))
     assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
 
@@ -179,8 +181,8 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running_bro
 
 @pytest.mark.long
 def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
-    """The report names the partition of the log with an event that is not archived yet; once it is archived, a later
-    run erases it.
+    """The report of an erasure names the partition of the log with an event that is not archived yet; once it is
+    archived, a later run erases it.
     """
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
@@ -226,7 +228,7 @@ def bucket(tables, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     """No byte of an erased value is left in the archive and tables in S3, even after killed runs. On the same day,
-    files may belong to an active run, so they stay; the report finds them, and does not call the value gone.
+    files may belong to an active run, so they stay; the report names them, and does not say that the value is erased.
     """
     s3, data, jobs = bucket
     orders, segment = named_orders(data)
@@ -322,7 +324,7 @@ def test_old_versions_that_stay_are_named(versioned_bucket, monkeypatch, tmp_pat
 @pytest.mark.long
 @pytest.mark.usefixtures("table_after_killed_run")
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
-    """The verification reads files that no table refers to: no existing value is reported as erased."""
+    """The verification also reads files that no table refers to, so no value in them is reported as erased."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
     monkeypatch.setattr(leftovers, "remove_copies", lambda *_: 0)
     told = jobs.drop_before(*ERASE_NAME)
@@ -454,7 +456,9 @@ def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
 
 @pytest.mark.long
 def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp_path, monkeypatch):
-    """While another process rewrites a neighbour's partition, the report names the object; a later run removes it."""
+    """While another process rewrites a neighbour's partition, the report names the shared object; a later run removes
+    the object.
+    """
     paid, _ = shared_objects(data)
     monkeypatch.setattr(dead_members, "CLAIM_TIMEOUT_SECONDS", 0.0)
     with claim_partition(data.index, paid.timeline.topic, 0):

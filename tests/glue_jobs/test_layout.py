@@ -29,7 +29,7 @@ def layout_from_annotations(**texts):
 
 
 def test_columns_are_called_as_the_table_calls_them():
-    """Names are found in any case; the defaults apply without an annotation."""
+    """The names of columns in annotations are found in any case; without an annotation, the defaults apply."""
     found = layout_from_annotations(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
     assert found.partition_by == (TablePartitionColumn("Customer.id", "bucket", 4), TablePartitionColumn("at", "day"))
     assert found.sort_by == (TableSortColumn("Customer.rank", descending=True), TableSortColumn("total"))

@@ -71,7 +71,9 @@ class LineageService:
     ],
 )
 def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, table, dataset):
-    """The events name the event type that the run read, and the table that it filled. (T12)"""
+    """The service gets an event at the beginning of a run and one at its end, which name the event type and its table.
+    (T12)
+    """
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "secret")
     with LineageService() as service:
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", table)])

@@ -49,7 +49,7 @@ def test_what_fails_says_so(spans, exporter):
 
 
 def test_without_the_option_there_are_none():
-    """Without the option, the steps run without spans; a wrong exporter is refused."""
+    """Without the option for spans, the steps run without them; a wrong exporter is refused."""
     spans = open_spans("")
     with spans.of_run("compaction"), spans.of_step("update", "order.placed"):
         pass

@@ -142,7 +142,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
         data.event_type("long.ago", **BUSINESS), [an_event_by("shop")], at=STORED_AT - timedelta(days=2)
     )
 
-    # In a separate database, since measuring again would replace rows.
+    # These jobs use a separate database, because measuring again would replace rows.
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 

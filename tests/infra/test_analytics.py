@@ -136,7 +136,7 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
 
 
 def test_by_news_the_same_job_has_no_schedule():
-    """With only `table_minutes`, housekeeping starts the job that ends; without analytics, it starts none."""
+    """With only `table_minutes`, housekeeping starts the job that ends by itself; without analytics, it starts none."""
     by_news = function_environment("housekeeping", Context(table_minutes=15), PLACES)
     assert by_news["NAKADI_TABLE_JOB"] == "nakadi-dev-compaction"
     assert Settings.from_env(by_news).table_minutes == 15

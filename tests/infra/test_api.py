@@ -90,7 +90,7 @@ def test_whether_a_stream_could_be_opened_is_asked_of_the_service(paths):
 
 
 def test_what_is_not_described_is_answered_all_the_same(paths):
-    """Unknown paths, and methods that a path does not have, are Problems of the broker's own."""
+    """Unknown paths, and methods that a path does not have, get Problems of the broker's own."""
     for path, item in paths.items():
         public = PUBLIC_PATH_PATTERN.fullmatch(path) and path != "/ready"
         assert item[cdk_api.ANY_METHOD]["x-amazon-apigateway-integration"]["type"] == (
@@ -140,7 +140,7 @@ def test_pages_are_what_the_broker_itself_would_answer(serving, paths):
 
 
 def test_a_header_that_is_reported_is_declared(paths):
-    """API Gateway refuses a mapping to a header that its method does not have."""
+    """Every header in a mapping is declared in its method, because API Gateway would refuse the mapping otherwise."""
     for item in paths.values():
         for each in item.values():
             for answer in each["x-amazon-apigateway-integration"].get("responses", {}).values():
@@ -172,7 +172,9 @@ def test_everything_but_the_public_needs_a_token(api):
     ],
 )
 def test_the_authorizer_is_asked_only_about_what_may_be_a_token(api, header, asked):
-    """The gateway itself refuses anything else, which must not occupy functions that clients with a token need."""
+    """The gateway itself refuses what cannot be a token, which must not occupy functions that clients with a token
+    need.
+    """
     authorizer = api["Body"]["components"]["securitySchemes"]["token"]["x-amazon-apigateway-authorizer"]
 
     assert bool(re.search(authorizer["identityValidationExpression"], header)) is asked

@@ -43,8 +43,9 @@ def test_the_address_leads_to_the_page(fetch):
 
 
 def test_the_page_has_its_strict_policy_in_a_header(fetch):
-    """No content of another origin is loaded, no inline script runs, and only the issuer of tokens is called beside
-    it."""
+    """No content of another origin is loaded, no inline script runs, and the page sends requests only to its own origin
+    and to the issuer of tokens.
+    """
     page = fetch("GET", "/console/index.html")
     policy = dict(each.strip().partition(" ")[::2] for each in page.headers["content-security-policy"].split(";"))
 
@@ -132,7 +133,7 @@ def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
 
 
 def test_other_methods_are_refused_as_the_broker_refuses_them(fetch):
-    """HEAD has no body, and methods that would change something are refused."""
+    """For the console, HEAD gets no body, and methods that would change something are refused."""
     assert (fetch("HEAD", "/console/index.html").status, fetch("HEAD", "/console/index.html").body) == (200, b"")
     assert [fetch(method, "/console").status for method in ("POST", "OPTIONS")] == [405, 405]
 
@@ -158,7 +159,7 @@ def test_the_output_leads_to_the_page(large_deployment):
     ],
 )
 def test_what_is_missing_stops_the_deployment(tmp_path, source, message):
-    """A sentence names the missing part before anything is created."""
+    """If a part of the console is missing, a sentence names it before anything is created."""
     (tmp_path / "index.html").write_text(CONSOLE_PAGE)
     stack = cdk.Stack(cdk.App(analytics_reporting=False), "serving")
     with pytest.raises(BadContext, match=message):

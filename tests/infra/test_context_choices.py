@@ -456,7 +456,7 @@ def test_every_role_is_bounded(chosen_deployment):
 
 
 def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deployment):
-    """Tables, streams and buckets use the key, and each role may use it only through them."""
+    """Tables, streams and buckets use the chosen key, and each role may use the key only through them."""
     tables = chosen_deployment.data.all("AWS::DynamoDB::Table").values()
     streams = chosen_deployment.data.all("AWS::Kinesis::Stream").values()
     buckets = chosen_deployment.data.all("AWS::S3::Bucket").values()

@@ -43,7 +43,7 @@ def test_backups_find_the_archive(data):
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name_suffix)
 def test_a_table_is_as_its_engine_uses_it(data, table):
-    """Name, keys and billing are those that the engines' own definition says."""
+    """The name, the keys and the billing of a table are those in the engine's own definition."""
     made = tables(data)[table.full_name("nakadi-test")]
 
     assert {name: made[name] for name in table.create_request("nakadi-test")} == table.create_request("nakadi-test")

@@ -129,7 +129,7 @@ def test_tasks_may_do_what_functions_may_that_serve_the_same():
 
 
 def test_its_failures_are_reported(large_deployment):
-    """Answers of 5xx raise a separate alarm, and the firewall of the API checks its requests too."""
+    """Answers of 5xx raise a separate alarm, and the firewall of the API also checks requests to the balancer."""
     alarms = {each["AlarmName"]: each for each in large_deployment.serving.all("AWS::CloudWatch::Alarm").values()}
     dimensions = {
         name: {each["Name"]: each["Value"] for each in alarms[f"nakadi-test-{name}"]["Dimensions"]}

@@ -34,7 +34,7 @@ def test_a_function_gets_what_it_reads(serving, name):
 
 
 def test_functions_find_what_is_kept(serving):
-    """Registry, index, log and archive are those of the data stack."""
+    """The settings of functions name the registry, index, log and archive of the data stack."""
     settings = Settings.from_env(serving.environment("housekeeping"))
 
     assert settings.registry == settings.log_index == "dynamodb://nakadi-test?region=eu-central-1"
@@ -151,7 +151,9 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
 
 
 def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
-    """If it serves publishing and subscriptions too, it has the settings that these read, and no others."""
+    """If the streaming service also serves publishing and subscriptions, it has the settings that these read, and no
+    others.
+    """
     keys = tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')
     settings = ReadRecordingSettings(Settings(auth="jwt", auth_jwks=str(keys)))

@@ -179,7 +179,7 @@ def test_publishers_that_are_refused_raise_an_alarm(additional_alarms):
 
 
 def test_a_slow_registry_raises_an_alarm(additional_alarms):
-    """DynamoDB itself measures how long it takes to read a document."""
+    """The alarm uses DynamoDB's own measurement of how long it takes to read a document."""
     alarm = additional_alarms["RegistryIsSlow"]
     dimensions = {each["Name"]: text(each["Value"]) for each in alarm["Dimensions"]}
 
@@ -200,7 +200,7 @@ def test_a_damaged_archive_raises_an_alarm(large_deployment, additional_alarms):
 
 
 def test_failed_reads_of_the_archive_raise_an_alarm(additional_alarms):
-    """A single failed read raises none, because the tasks try again."""
+    """A single failed read of the archive raises no alarm, because the tasks try again."""
     alarm = additional_alarms["ArchiveCannotBeRead"]
 
     assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("Nakadi", "ArchiveReadFailures", "Sum")

@@ -46,7 +46,7 @@ def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
 
 
 def test_a_template_is_small_enough(template):
-    """CloudFormation accepts at most 500 resources and a megabyte."""
+    """A template has at most 500 resources and a megabyte, which are the limits of CloudFormation."""
     assert len(template.resources) < MOST_RESOURCES
     assert template.path.stat().st_size < MOST_BYTES
 

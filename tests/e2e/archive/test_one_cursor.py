@@ -162,7 +162,7 @@ def test_a_subscription_reads_on_from_the_archive(archiving: ArchivingBroker):
 
 
 def test_retention_reaches_into_the_archive(archiving: ArchivingBroker):
-    """Events that retention removes can no longer be read, in either half."""
+    """Events that retention removes can no longer be read, from the archive or the hot log."""
     archiving.publish(*range(4))
     time.sleep(LONG_AGO_ENOUGH)
     archiving.publish(*range(4, 8))
@@ -202,7 +202,7 @@ def test_damage_is_never_stepped_over(archiving: ArchivingBroker, caplog):
 
 
 def test_a_rehearsal_judges_what_is_archived_and_what_is_not_once(archiving: ArchivingBroker):
-    """Each event counts once, on both sides of the boundary. (H4)"""
+    """A rehearsal counts each event once, whether or not it is archived. (H4)"""
     archiving.publish(*range(20))
     assert archiving.archive_everything() > 15
     archiving.publish(*range(20, 25))

@@ -204,8 +204,9 @@ def test_stream_starts_behind_a_shifted_cursor(api):
 
 
 def test_permissions_for_partitions_and_cursors(ann_client, bob_client, broker_with_tokens):
-    """A subject that may see an event type may list partitions and measure distances; the rest needs the right to
-    read. (C17, C31, C45, C56, C66)"""
+    """A subject that may see an event type may list partitions and measure distances; all other operations on cursors
+    need the right to read. (C17, C31, C45, C56, C66)
+    """
     name = create_event_type(ann_client, a_definition(authorization=an_authorization(writers="ann carl")))["name"]
     carl = broker_with_tokens.client("carl")
     path = f"/event-types/{name}"

@@ -82,8 +82,8 @@ def items(answer, status=207):
 
 @pytest.mark.parametrize("version", ["0", "1"])
 def test_events_in_avro_are_read_as_json_and_as_avro(api, version):
-    """As JSON, the fields come first and the metadata last; as Avro, the payload has the bytes that were sent, and
-    the metadata is enriched. (P145, P146, P152, S155, S163, S184, S185)
+    """An event in Avro is read as JSON with its fields first and the metadata last; as Avro, the payload has the bytes
+    that were sent, and the metadata is enriched. (P145, P146, P152, S155, S163, S184, S185)
     """
     name = create(api)
     answer = publish(api, name, body=a_batch(an_envelope(name, PAYLOAD, partition_keys=["a"]), version=version))
@@ -185,7 +185,9 @@ def test_one_bad_event_gives_the_batch_up(api, envelope, detail):
 
 
 def test_an_event_of_a_json_schema_is_published_as_json(api):
-    """An event whose version names a JSON schema is refused in Avro, because it has to be published as JSON. (P171)"""
+    """An event whose version names a JSON schema is refused in a batch in Avro, because it has to be published as JSON.
+    (P171)
+    """
     name = create_event_type(api, a_business_definition())["name"]
 
     [item] = items(publish(api, name, an_envelope(name, PAYLOAD)))
@@ -236,7 +238,9 @@ def test_an_event_that_is_too_large_as_json_is_refused(api):
 
 
 def test_partitions_are_chosen_by_the_keys_beside_the_payload(api):
-    """The hash is the same as in the reference; an event without keys has no partition. (P149)"""
+    """The broker computes the same hash as the reference; an event without keys is refused, because it has no
+    partition. (P149)
+    """
     name = create(api, partitions=4, partition_strategy="hash", partition_key_fields=["id"])
     envelopes = [an_envelope(name, PAYLOAD, partition_keys=keys) for keys in (["a", "b"], ["abc"])]
     publish(api, name, *envelopes).raise_for_status()

@@ -71,7 +71,7 @@ def test_only_duplicates_say_so(api, deduplicating_type):
 
 
 def test_the_case_of_an_eid_does_not_matter(api, deduplicating_type):
-    """The same id in capital letters is the same id. (P157)"""
+    """An `eid` in capital letters is the same id as in small letters. (P157)"""
     eid = str(uuid.uuid4())
     publish(api, deduplicating_type, [an_event(eid)])
     [item] = publish(api, deduplicating_type, [an_event(eid.upper())]).json()
@@ -143,8 +143,8 @@ def test_without_it_events_are_stored_each_time(api):
 
 
 def test_what_is_shown_and_changed(api, deduplicating_type):
-    """The field is shown only if it is set; PUT changes the window, keeps it if the member is missing, and removes it
-    if the member is null. (P156)
+    """The field for the deduplication window is shown only if it is set; PUT changes the window, keeps it if the member
+    is missing, and removes it if the member is null. (P156)
     """
     path = f"/event-types/{deduplicating_type}"
     shown = api.get(path).json()
@@ -186,7 +186,7 @@ def test_the_window_has_limits(api, seconds):
 
 @pytest.mark.parametrize("text", ["0", "604801", "1e3", "5 minutes", "", None])
 def test_an_annotation_has_limits(api, text):
-    """The annotation is a number within the same limits. (P156)"""
+    """The value of the annotation is a number within the limits of the field. (P156)"""
     answer = api.post("/event-types", json=a_business_definition(annotations={ANNOTATION: text}))
     if text is None:
         assert answer.status_code == 201

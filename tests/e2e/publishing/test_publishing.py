@@ -198,7 +198,9 @@ def test_an_unknown_event_type(api):
 
 
 def test_hashes_choose_among_the_partitions(api):
-    """A known key lands in its known partition, and stays there in order. (P81, P95, P108)"""
+    """The events of a key are stored in the partition that the reference would choose, in their order. (P81,
+    P95, P108)
+    """
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     definition = a_definition(partition_strategy="hash", partition_key_fields=["k"], default_statistic=statistic)
     name = create_event_type(api, definition)["name"]

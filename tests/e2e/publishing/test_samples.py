@@ -26,7 +26,7 @@ STORED = {
     "stock.counted/one-partition.json": 2,
 }
 
-# The failing event, its step, and its detail.
+# For each batch, the index of the failing event, its step, and its detail.
 REJECTED = {
     "customer.changed/beside-the-envelope.json": (0, "validating", "#: extraneous key [note] is not permitted"),
     "customer.changed/compaction-key-missing.json": (
@@ -119,7 +119,7 @@ def size_of(api, name: str) -> int:
 
 
 def test_every_sample_has_its_place_here():
-    """No batch is without a test, and no event type without a batch."""
+    """Each sample batch is in one of the tests below, and each sample event type has a batch."""
     assert set(BATCHES) == {*STORED, *REJECTED, *MALFORMED, NOT_COMPACTED}
     assert {batch.split("/")[0] for batch in BATCHES} == set(TYPES)
 

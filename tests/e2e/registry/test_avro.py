@@ -57,7 +57,7 @@ def test_a_schema_that_expands_without_end_is_refused(api):
 
 
 def test_paths_are_not_looked_for_in_an_avro_schema(api):
-    """The keys of events in Avro are outside the payload, so the fields need not be in the schema. (R85)"""
+    """The keys of events in Avro are outside the payload, so the fields of keys need not be in the schema. (R85)"""
     create_avro_type(
         api,
         partition_strategy="hash",
@@ -215,7 +215,9 @@ def test_declared_reads_are_those_of_the_avro_schema(api):
     ("name", "batch"), [("batch.publishing", "PublishingBatch"), ("batch.consumption", "ConsumptionBatch")]
 )
 def test_the_avro_schemas_of_batches_are_listed(api, name, batch):
-    """The list has both versions, the older one first, each containing the record of envelopes. (R248, R276)"""
+    """The list of the Avro schemas of batches has both versions, the older one first, each containing the record of
+    envelopes. (R248, R276)
+    """
     items = api.get(f"/avro-schemas/{name}/versions").json()["items"]
 
     assert [(each["version"], each["avro_schema"]["name"]) for each in items] == [("0", f"{batch}V0"), ("1", batch)]

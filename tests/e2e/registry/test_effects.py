@@ -89,7 +89,7 @@ def test_json_events_of_an_avro_type_are_validated_by_the_last_json_schema(api):
 
 
 def test_json_events_of_a_type_without_a_json_schema_are_refused(api):
-    """Such an event type has no schema that could validate JSON events. (R180, P75)"""
+    """Events in JSON are refused if the event type never had a JSON schema that could validate them. (R180, P75)"""
     name = create_event_type(api, a_business_definition() | {"schema": schema_draft()})["name"]
 
     refused = refused_item(api.post(f"/event-types/{name}/events", json=[business_event() | {"a": "1"}]))
@@ -118,7 +118,9 @@ def test_a_section_is_judged_as_a_whole(api):
 
 
 def test_losing_access_ends_a_stream(broker_with_tokens, ann_client, bob_client):
-    """A consumer that is removed from the list is disconnected, and refused when it reconnects. (R64, L60)"""
+    """A consumer that is removed from the list of readers is disconnected, and refused when it reconnects.
+    (R64, L60)
+    """
     definition = a_definition(authorization=an_authorization("ann", readers="bob", writers="ann"))
     create_event_type(ann_client, definition)
     events = f"/event-types/{definition['name']}/events"
@@ -137,7 +139,7 @@ def test_losing_access_ends_a_stream(broker_with_tokens, ann_client, bob_client)
 
 
 def test_an_owner_selector_waits_for_its_feature(admin, ann_client):
-    """The owner of a single event matters only while the feature is on. (R76, P129)"""
+    """The owner of a single event matters only while the feature for event owners is on. (R76, P129)"""
     selector = {"type": "static", "name": "team", "value": "nobody"}
     section = an_authorization("ann", writers="ann")
     name = create_event_type(ann_client, a_business_definition(authorization=section, event_owner_selector=selector))[

@@ -73,7 +73,7 @@ def test_requests_are_reported(api):
 
 
 def request_figures(api, path):
-    # On AWS, a function writes the gathered figures at a later invocation.
+    # Send another request, because on AWS a function writes the gathered figures at a later invocation.
     api.get(path)
     return [each for each in own_events(api, ASKED) if each["path"] == path and each["query"]]
 
@@ -87,7 +87,7 @@ def test_reading_figures_makes_none(api, figures_on):
     api.get(f"/event-types/{ASKED}")
 
     def paths_in_figures():
-        # A function writes the gathered figures at a later invocation.
+        # Send another request, because on AWS a function writes the gathered figures at a later invocation.
         api.get(f"/subscriptions/{others['id']}")
         return {each["path"] for each in own_events(api, ASKED)}
 

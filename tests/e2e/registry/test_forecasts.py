@@ -70,13 +70,13 @@ def test_an_accepted_schema_is_told_its_version(api, path):
 
 
 def test_the_same_schema_has_no_level(api, path):
-    """A change without effect keeps the version. (R296)"""
+    """A forecast of a schema without a change keeps the version, and has no level. (R296)"""
     forecast = forecast_of_schema(api, path, json.dumps(FIRST))
     assert (forecast["version"], forecast["level"], forecast["changes"]) == ("1.0.0", "none", [])
 
 
 def test_a_refused_schema_gets_a_proposal_that_is_accepted(api, path):
-    """Each refused change has its values and its reason, and the patched schema is accepted. (R296, R297)"""
+    """A forecast has the values and the reason of each refused change, and its proposal is accepted. (R296, R297)"""
     submitted = {"properties": {"a": {"type": "integer"}, "c": {"type": "string"}}}
 
     forecast = forecast_of_schema(api, path, submitted)

@@ -14,7 +14,7 @@ def definition_with(api, event_type, annotations):
 
 
 def test_a_change_of_an_event_type_names_misspelt_annotations(api):
-    """The header and the event type name the unknown annotation, and the nearest known one. (R282)"""
+    """The warning header and the event type name the unknown annotation, and the nearest known one. (R282)"""
     event_type = create_event_type(api)
     name = event_type["name"]
     changed = api.put(f"/event-types/{name}", json=definition_with(api, event_type, MISSPELT))

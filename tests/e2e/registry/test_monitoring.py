@@ -23,7 +23,7 @@ def test_strategies_are_listed(api, kind, strategies):
 
 
 def test_strategies_are_only_read(api):
-    """Another method gets 405 with the permitted methods. (R26)"""
+    """A method other than GET and HEAD gets 405 with the permitted methods. (R26)"""
     answer = api.delete("/registry/partition-strategies")
 
     assert problem(answer, 405) == "Request method 'DELETE' not supported"
@@ -32,7 +32,7 @@ def test_strategies_are_only_read(api):
 
 @pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/json"])
 def test_health_is_ok(api, accept):
-    """A live broker says so in plain text, whatever the client accepts. (R244)"""
+    """A live broker answers a health check with plain text, whatever the client accepts. (R244)"""
     answer = api.get("/health", headers={"accept": accept})
 
     assert (answer.status_code, answer.text) == (200, "OK")
@@ -54,7 +54,7 @@ def test_the_description_and_its_page_are_for_everyone(api):
 
 
 def test_it_is_ready(api):
-    """A broker whose registry answers says so in plain text, whatever the client accepts."""
+    """If the registry answers, the broker says in plain text that it is ready, whatever the client accepts."""
     answer = api.get("/ready", headers={"accept": "application/json"})
 
     assert (answer.status_code, answer.text) == (200, "OK")
@@ -78,5 +78,5 @@ def test_metrics_can_be_read_by_people(api):
 
 
 def test_the_version_is_reported(api):
-    """The version is under `scm_source`. (R247)"""
+    """The answer has the version of the broker under `scm_source`. (R247)"""
     assert set(api.get("/version").json()["scm_source"]) == {"author", "revision", "status", "url"}

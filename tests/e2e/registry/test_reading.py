@@ -42,7 +42,7 @@ def test_the_list_can_be_narrowed_to_a_writer(api):
 
 
 def test_both_filters_have_to_match(api):
-    """Application and writer together narrow twice. (R89)"""
+    """With a filter for the application and one for the writer, only event types that match both are listed. (R89)"""
     application, writer = a_name("app"), a_name("writer")
     section = an_authorization() | {"writers": attributes(writer)}
     both = create_event_type(api, owning_application=application, authorization=section)

@@ -357,8 +357,8 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
 def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorization, subject, method, path, body):
-    """A subject in the relevant list is admitted, and so is an administrator, for operations that administrators may
-    do. (R51, R55, R56, R57)
+    """A subject in the relevant list is admitted, and so is an administrator of the broker, for operations that
+    administrators may carry out. (R51, R55, R56, R57)
     """
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
@@ -465,7 +465,9 @@ def test_storages_are_for_administrators(broker, issuer, method, path, body):
 
 
 def test_each_admin_list_has_its_own_permission(broker, issuer):
-    """Readers see, writers change settings, and only admins change the admins. (R218)"""
+    """Readers of the settings may see them, writers may change them, and only admins may change the lists of admins.
+    (R218)
+    """
     administrator = client_of(broker, issuer, "the-admin")
     administrator.post("/settings/admins", json=an_authorization("eve", "fay", "gus"))
     eve, fay, gus = (client_of(broker, issuer, name) for name in ("eve", "fay", "gus"))

@@ -117,7 +117,9 @@ def test_every_event_is_judged_once_over_timelines(api, name):
 
 
 def test_the_newest_events_are_chosen_evenly(api):
-    """Each partition has the same share, unless it has fewer events. (H2)"""
+    """If a rehearsal checks the newest events, each partition has the same share of them, unless it has fewer events.
+    (H2)
+    """
     statistic = dict.fromkeys(("messages_per_minute", "message_size", "read_parallelism", "write_parallelism"), 2)
     definition = a_business_definition(
         default_statistic=statistic, partition_strategy="user_defined", compatibility_mode="none"
@@ -242,7 +244,9 @@ def owners_matter(admin):
 
 @pytest.mark.usefixtures("owners_matter")
 def test_events_of_others_are_left_out(ann_client, bob_client):
-    """Events that the client may not read are not counted, and not shown to it in a rehearsal of another. (H4, H8)"""
+    """Events that the client may not read are not counted, and are not shown to it in another client's rehearsal. (H4,
+    H8)
+    """
     selector = {"type": "path", "name": "user", "value": "owner"}
     section = an_authorization(admins="ann bob", readers="ann bob", writers="ann bob")
     schema = {"properties": {"owner": {"type": "string"}}}

@@ -174,7 +174,9 @@ def test_missing_members_are_listed_as_a_bad_request(api, schemas_path, body, fi
 
 
 def test_checks_of_a_new_schema_come_in_their_order(api, schemas_path):
-    """Parsing, members, existence, soundness and evolution are judged in this order. (R144)"""
+    """The checks come in this order: parsing, members, existence of the event type, soundness of the schema, and
+    evolution. (R144)
+    """
     unknown = "/event-types/no.such/schemas"
 
     problem(api.post(unknown, content="{", headers={"content-type": "application/json"}), 400)
@@ -220,7 +222,7 @@ def test_a_flag_is_true_or_false(api, schemas_path):
 
 
 def test_a_schema_can_be_tried_before_it_is_added(api, schemas_path):
-    """The check says whether a schema may follow a version, and stores nothing. (R148, R276)"""
+    """The compatibility check says whether a schema may follow a version, and stores nothing. (R148, R276)"""
     answer = api.post(f"{schemas_path}/latest/compatibility-check", json={"schema": json.dumps(SECOND)})
 
     assert answer.status_code == 200
@@ -254,7 +256,7 @@ def test_an_incompatible_schema_is_an_answer_and_no_failure(api, schemas_path):
 
 
 def test_a_check_is_against_the_version_it_names(api, schemas_path):
-    """A schema may follow an older version and not the current one. (R148)"""
+    """A check against an older version may accept a schema that may not follow the current version. (R148)"""
     api.post(schemas_path, json=schema_draft(SECOND))
     body = {"schema": json.dumps(FIRST | {"title": "x"})}
 

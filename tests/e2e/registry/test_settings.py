@@ -33,7 +33,7 @@ DEFAULT_ADMIN = {"data_type": "service", "value": "nakadi_admin"}
 
 
 def test_the_default_admin_is_in_every_list(api):
-    """The configured administrator belongs to admins, readers and writers. (R219)"""
+    """The configured administrator is in the lists of admins, readers and writers. (R219)"""
     answer = api.get("/settings/admins")
 
     assert answer.status_code == 200

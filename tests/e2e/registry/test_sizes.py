@@ -109,7 +109,9 @@ def test_names_on_the_blacklist_are_short(api):
 
 
 def test_the_configuration_of_a_storage_is_short(api):
-    """A configuration that is kept unchanged has a limit, too. (R237)"""
+    """The length of a storage's configuration has a limit, although the broker keeps the configuration unchanged.
+    (R237)
+    """
     storage = {"id": a_name()[:30], "storage_type": "embedded", "embedded_configuration": {"a": "x" * 10_000}}
 
     assert problem(api.post("/storages", json=storage), 422).endswith("has more than 10000 bytes.")

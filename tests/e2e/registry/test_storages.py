@@ -115,7 +115,7 @@ def test_an_unreadable_storage_is_a_bad_request(api):
 
 
 def test_an_unknown_storage_is_reported(api):
-    """Unknown storages get 404, with a message for each operation. (R237, R238, R239)"""
+    """Requests for an unknown storage get 404, and each operation has its own message. (R237, R238, R239)"""
     assert problem(api.get("/storages/no-such"), 404) == "No storage with id no-such"
     assert problem(api.delete("/storages/no-such"), 404) == ("Tried to remove storage that doesn't exist, id: no-such")
     assert problem(api.put("/storages/default/no-such"), 404) == "Storage with id no-such is not found"

@@ -346,7 +346,9 @@ def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
 
 
 def test_the_old_mode_judges_a_change(api):
-    """Leaving mode `compatible` and breaking the schema takes two updates. (R191, R275)"""
+    """The current mode judges a change of the schema, so leaving the mode `compatible` and breaking the schema takes
+    two updates. (R191, R275)
+    """
     definition = a_definition(schema=WITH_A, compatibility_mode="compatible")
     create_event_type(api, definition)
     broken = {"type": "json_schema", "schema": "{}"}

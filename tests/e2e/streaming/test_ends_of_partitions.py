@@ -57,7 +57,7 @@ def test_a_stream_may_end_where_it_begins(open_stream, publish):
 
 
 def test_a_stream_waits_for_events_up_to_its_end(open_stream, publish):
-    """The end may be at an offset that no event has yet. A partition without an end continues. (L78)"""
+    """The end of a partition may be an offset that no event has yet. A partition without an end continues. (L78)"""
     with open_stream(LONG + "&stream_limit=11", between(("0", "BEGIN", position(0)), ("1", "BEGIN", None))) as opened:
         publish("0", "a")
         assert opened.until(b"}}\n") == batch("0", 0, "a") + keep_alive("0", 0)

@@ -12,7 +12,7 @@ FORMATS = ["application/x-json-stream", "text/event-stream"]
 
 
 def parse_events(stream_text: str) -> list[object]:
-    """The events of a stream whose lines are cut as `str.splitlines` cuts them."""
+    """The events of a stream whose text is divided into lines by `str.splitlines`."""
     found = []
     for line in stream_text.splitlines():
         data = line.removeprefix("data: ")

@@ -9,7 +9,7 @@ from tests.support.stream_lines import batch, cursors, keep_alive
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json", "text/html, image/gif;q=.2", "text/plain", "x"])
 def test_a_stream_is_a_stream_whatever_is_accepted(open_stream, accept):
-    """The content type is application/x-json-stream, chunked, whatever the client accepts. (L37)"""
+    """A stream has the content type application/x-json-stream, and is chunked, whatever the client accepts. (L37)"""
     headers = {} if accept is None else {"Accept": accept}
     open_low_level_stream = open_stream("stream_timeout=1&batch_flush_timeout=1", headers=headers)
     assert open_low_level_stream.status == 200
@@ -19,7 +19,7 @@ def test_a_stream_is_a_stream_whatever_is_accepted(open_stream, accept):
 
 
 def test_a_stream_warns_of_its_age(open_stream):
-    """A Warning header points to subscriptions. (L39)"""
+    """A stream has a Warning header that points to subscriptions. (L39)"""
     assert open_stream().headers["warning"] == (
         "299 - nakadi - the Low-level API is deprecated and will be removed from a future release. "
         "Please consider migrating to the Subscriptions API."
@@ -52,7 +52,7 @@ def test_an_untouched_partition_is_at_minus_one(open_stream):
 
 
 def test_a_keep_alive_limit_ends_the_stream(open_stream):
-    """With three partitions and a limit of 2, an idle stream has six lines. (L55)"""
+    """With three partitions and a keep-alive limit of 2, an idle stream ends after six lines. (L55)"""
     with open_stream("batch_flush_timeout=1&stream_keep_alive_limit=2") as open_low_level_stream:
         assert len(open_low_level_stream.rest().splitlines()) == 6
 

@@ -187,7 +187,7 @@ def test_the_beginning_has_many_names(open_stream, publish, offset):
 
 @pytest.mark.parametrize("offset", [position(1), "1", "001-0001-1"])
 def test_delivery_begins_behind_the_cursor(open_stream, publish, offset):
-    """A cursor names the last event that the client has received. (L32, L33)"""
+    """A cursor names the last event that the client has received, so the stream begins after that event. (L32, L33)"""
     publish("0", "a", "b", "c")
     header = f'[{{"partition":0,"offset":"{offset}","event_type":"x","more":{{}}}}] and so on'
     with open_stream("stream_limit=1", header) as open_until_served:
@@ -215,7 +215,9 @@ def test_only_the_listed_partitions_are_read(open_stream, publish):
 
 
 def test_without_cursors_only_new_events_come(open_stream, publish):
-    """Without a cursors header, all partitions are read from now on. (L36)"""
+    """A stream without a cursors header has only the events that are published after its request, of all partitions.
+    (L36)
+    """
     for partition in "012":
         publish(partition, "old")
     with open_stream("stream_limit=3") as open_until_served:
@@ -253,7 +255,7 @@ def test_a_stream_follows_into_a_new_timeline(api, open_stream, publish, event_t
 
 
 def test_without_cursors_the_newest_timeline_counts(api, open_stream, publish, event_type):
-    """A stream from now on begins at the end of the newest timeline, even if that is empty. (L69)"""
+    """A stream without cursors begins at the end of the newest timeline, even if that is empty. (L69)"""
     publish("0", "a")
     assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
     with open_stream("stream_timeout=1&batch_flush_timeout=1") as open_until_served:

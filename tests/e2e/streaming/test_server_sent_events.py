@@ -19,7 +19,7 @@ def parse_blocks(text: bytes) -> list[dict[str, str]]:
     "accept", ["text/event-stream", "Text/Event-Stream;q=0.9, */*;q=0.1", "x/y, text/event-stream"]
 )
 def test_a_client_that_asks_gets_server_sent_events(open_stream, accept):
-    """The content type is the one that the client requested."""
+    """A client that accepts server-sent events gets a stream with their content type."""
     assert open_stream(headers={"Accept": accept}).headers["content-type"] == "text/event-stream"
 
 
@@ -79,7 +79,7 @@ def test_a_problem_has_its_own_event(api, open_stream, event_type):
 
 
 def test_a_last_event_id_means_nothing_to_other_streams(open_stream, publish):
-    """Without server-sent events, the header is ignored. (L77)"""
+    """Streams without server-sent events ignore the header `Last-Event-ID`. (L77)"""
     publish("0", "a")
     with open_stream(
         "stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}

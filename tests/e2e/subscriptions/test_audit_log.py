@@ -11,7 +11,7 @@ def read_audit_events(api, subscription):
 
 
 def test_changes_of_subscriptions_are_audited(api, switch_on):
-    """Creation, change and deletion are reported with the state before and after. (S310, R251)"""
+    """Creation, change and deletion of a subscription are reported with the state before and after. (S310, R251)"""
     switch_on("audit_log_collection")
     subscription = create_subscription(api)
     url = f"/subscriptions/{subscription['id']}"

@@ -193,7 +193,7 @@ def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
     """While the application, or any of the event types, is blocked, cursors are neither returned nor moved; once the
     block is lifted, they are, at once. (S106, S112, S132, S306, S308)
 
-    Not only the first event type counts."""
+    A block of any event type counts, not only of the first."""
     with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         names = sorted(create_event_type(api)["name"] for _ in range(2))
         subscription = create_subscription(api, *names)

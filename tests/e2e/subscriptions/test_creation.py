@@ -72,7 +72,7 @@ def test_event_types_are_a_set(api):
 
 @pytest.mark.parametrize("word", ["begin", "end", "BEGIN", "End"])
 def test_read_from_is_read_in_any_case(api, word):
-    """Letter case does not matter on input, and the output is in lower case. (S5)"""
+    """The letter case of `read_from` does not matter in a request, and answers have lower case. (S5)"""
     assert create_subscription(api, read_from=word)["read_from"] == word.lower()
 
 
@@ -181,7 +181,7 @@ def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, 
 @pytest.mark.parametrize("count", ["2", "10"])
 @pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY"])
 def test_dead_letter_annotations_are_accepted(api, count, policy):
-    """Values from 2 to 10, and any policy in upper case, are accepted. (S250, S251, R257)"""
+    """The broker accepts a send count from 2 to 10, with any policy in upper case. (S250, S251, R257)"""
     annotations = {SEND_COUNT: count, POLICY: policy}
     assert create_subscription(api, annotations=annotations)["annotations"] == annotations
 
@@ -209,7 +209,7 @@ def test_asking_again_finds_it(api):
 
 @pytest.mark.parametrize("changes", [{"consumer_group": "other"}, {"owning_application": "somebody-else"}])
 def test_another_group_or_application_is_another_subscription(api, changes):
-    """Each part of the key distinguishes subscriptions. (S11)"""
+    """A request with another application or another consumer group creates another subscription. (S11)"""
     first = create_subscription(api)
     second = create_subscription(
         api, *first["event_types"], **{"owning_application": first["owning_application"]} | changes

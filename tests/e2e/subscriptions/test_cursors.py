@@ -47,8 +47,8 @@ def test_cursors_are_reported_with_fresh_tokens(api):
     [("begin", offset_text(-1)), ("end", offset_text(2)), ("cursors", offset_text(1))],
 )
 def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
-    """An empty reset gives a subscription its first offsets according to `read_from`, as of that time; later ones
-    change nothing. (S88, S95, S96, S97, S98, S100, S135)
+    """An empty reset gives a subscription its first offsets according to `read_from`, as of that time; later empty
+    resets change nothing. (S88, S95, S96, S97, S98, S100, S135)
     """
     name = create_event_type(api)["name"]
     publish(api, name, 2)
@@ -179,7 +179,7 @@ def test_members_that_are_missing_are_reported(api, item, lines):
 
 
 def test_empty_members_and_missing_lists_are_reported(api):
-    """The message names empty texts, and a missing list. (S111, S132)"""
+    """The answer names empty members of cursors, and a missing list of cursors. (S111, S132)"""
     empty = {"event_type": "a", "partition": "", "offset": "", "cursor_token": ""}
     wanted = {
         'Field "items[0].partition" cursor partition cannot be empty',
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_is_malformed(api, method, body):
 
 
 def test_the_stream_has_to_be_named(api):
-    """A commit without the header gets 400, once its body is valid. (S109, S110)"""
+    """A commit without the header that names its stream gets 400, once its body is valid. (S109, S110)"""
     subscription = create_subscription(api)
     assert violations(api.post(cursors_url(subscription), json={}))
     assert "X-Nakadi-StreamId" in problem(api.post(cursors_url(subscription), json={"items": []}), 400)

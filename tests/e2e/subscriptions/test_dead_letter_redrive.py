@@ -56,7 +56,9 @@ def test_redriven_events_come_to_the_subscription_they_are_for(api, open_consume
 
 
 def test_redriven_events_come_also_after_a_switch_of_timelines(api, open_consumer, run_housekeeping, subscription):
-    """A stream that reads the redrive event type beside its own continues with its next timeline. (S273, S299)"""
+    """A stream that also reads the redrive event type continues with the next timeline of that event type.
+    (S273, S299)
+    """
     redrive(api, subscription["id"], 1)
     run_housekeeping()
     stream = open_consumer(subscription, batch_flush_timeout=1, stream_timeout=30)
@@ -88,7 +90,7 @@ def test_what_is_attached(api, open_consumer, run_housekeeping, subscription):
 
 
 def test_attaching_leaves_offsets_alone(api, open_consumer, run_housekeeping, subscription):
-    """Consumed events are not sent again when more arrive, and existing offsets stay. (S274)"""
+    """Redriven events that were consumed are not sent again when more arrive, and existing offsets stay. (S274)"""
     redrive(api, subscription["id"], 1)
     run_housekeeping()
     with open_consumer(subscription) as stream:
@@ -107,7 +109,7 @@ def test_tags_of_no_one_are_passed_over(api, run_housekeeping, subscription):
 
 
 def test_the_feature_switches_it_off(api, run_housekeeping, switch_on, subscription):
-    """The feature with the name of the job switches the job off, as operators expect. (S278, S307)"""
+    """The feature with the name of the redrive job switches this job off, as operators expect. (S278, S307)"""
     switch_on(JOB)
     redrive(api, subscription["id"], 1)
     run_housekeeping()

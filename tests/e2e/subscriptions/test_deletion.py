@@ -25,7 +25,9 @@ def test_a_deleted_subscription_is_gone(api):
 
 
 def test_a_new_one_with_the_same_key_begins_anew(api):
-    """The key is free again; the next subscription has another id, and no offsets. (S76)"""
+    """After deletion, the key is free again; the next subscription with this key has another id, and no
+    offsets. (S76)
+    """
     name = create_event_type(api)["name"]
     request = a_request(name, read_from="begin")
     first = api.post("/subscriptions", json=request).json()
@@ -142,7 +144,7 @@ def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
 
 
 def test_a_repartition_may_pass_the_limit(api):
-    """The limit of partitions applies only to creation. (S296)"""
+    """The limit of partitions applies only when a subscription is created. (S296)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     names = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(12)] + [
         create_event_type(api)["name"]

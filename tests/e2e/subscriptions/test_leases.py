@@ -80,7 +80,9 @@ def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, ope
 
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subscription, monkeypatch):
-    """After any failure following a session's join, the session does not remain without a stream. (S223)"""
+    """If a stream cannot be opened after its session has joined, the session does not remain, whatever the failure.
+    (S223)
+    """
     offsets, joined = services.coordination.committed_offsets, threading.Event()
 
     def fail_after_joining(subscription_id):
@@ -96,7 +98,7 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subs
 
 
 def test_the_log_says_why_a_stream_ended(api, subscription, open_consumer, caplog):
-    """The entry has the stream's id, its subscription, and the reason in words."""
+    """The log entry about the end of a stream has the stream's id, its subscription, and the reason in words."""
     caplog.set_level("INFO")
     publish(api, *subscription["event_types"])
     with open_consumer(subscription, stream_limit=1) as stream:

@@ -38,7 +38,9 @@ def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, open_consum
 
 
 def test_other_streams_get_what_a_client_leaves(api, open_consumer):
-    """Commits stay, and uncommitted events come to a stream that is already open. (S324, S235, S245)"""
+    """When a client leaves, its commits stay, and its uncommitted events come to a stream that is already open. (S324,
+    S235, S245)
+    """
     subscription = subscribe_from_beginning(api, partitions=2, events=20)
     one = open_consumer(subscription, batch_limit=1, max_uncommitted_events=1, batch_flush_timeout=1)
     [done] = one.consumed(1)

@@ -40,7 +40,7 @@ def test_nothing_is_a_page_too(api):
 
 
 def test_applications_are_matched_exactly(api):
-    """Only the application's own subscriptions are listed. (S44)"""
+    """With a filter by application, only the subscriptions of exactly that application are listed. (S44)"""
     application = a_name("owner")
     subscription = create_subscription(api, owning_application=application)
     create_subscription(api, owning_application=application + "x")
@@ -192,7 +192,9 @@ def test_tokens_lead_from_page_to_page(api, five_subscriptions):
     [("F", 1, [2, 3]), ("W", 1, [1, 2]), ("B", 3, [1, 2]), ("I", 3, [2, 3]), ("B", 1, [0]), ("W", 4, [4])],
 )
 def test_tokens_name_a_side_of_an_id(api, five_subscriptions, letter, at, wanted):
-    """The first letter says whether the page comes before or after the id, and whether it includes the id. (S52)"""
+    """The first letter of a token says whether the page comes before or after the id, and whether it includes the id.
+    (S52)
+    """
     name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
@@ -242,7 +244,7 @@ def test_status_is_reported_when_asked_for(api):
 def test_statistics_of_a_whole_page_are_reported(api):
     """With `show_stats`, each subscription shows its stats, with lags on request. (S320)
 
-    Links say so, too, and a page has no more than can be answered in time."""
+    Links repeat these parameters, and a page has no more subscriptions than the broker can answer in time."""
     name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(3)])
     for application in (read := [a_name("owner") for _ in range(3)]):

@@ -101,7 +101,7 @@ def test_a_parked_event_can_be_looked_at(api, parked_subscription):
 
 
 def test_parked_events_are_whole(api, running_broker, open_consumer):
-    """A projection holds for streams only, and for a parked event when it is sent again. (D12)"""
+    """A parked event is stored and shown whole; a projection applies only when a stream sends the event. (D12)"""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(
         api, name, read_from="begin", annotations=PARKING, reads=["key"], projection=True
@@ -198,7 +198,9 @@ def test_events_without_a_key_are_parked_alone(api, running_broker, open_consume
 
 
 def test_who_may_see_and_who_may_change(broker_with_tokens, ann_client):
-    """Readers see parked events, admins skip and redrive; only those learn whether an event exists. (S338, S339)"""
+    """Readers see parked events, admins skip and redrive them; a subject without the right does not learn whether an
+    event exists. (S338, S339)
+    """
     subscription = create_subscription(
         ann_client, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
     )

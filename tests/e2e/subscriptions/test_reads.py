@@ -150,8 +150,8 @@ def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann_client, bo
 
 
 def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann_client, bob_client):
-    """The administrator of a subscription sees all of it except changes in event types that the administrator may
-    not see. (D10)
+    """The administrator of a subscription sees all of the subscription except changes in event types that the
+    administrator may not see. (D10)
     """
     hidden = create_event_type(ann_client, schema=ORDER, compatibility_mode="none", authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
@@ -163,7 +163,9 @@ def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann_cli
 
 
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
-    """Each event type may have its own members, and all have metadata. (D3)"""
+    """A declared path has to be in the schema of only one of the subscription's event types; all of them have metadata.
+    (D3)
+    """
     other = create_event_type(api, a_business_definition(schema={"properties": {"reason": {"type": "string"}}}))
     names = [event_type["name"], other["name"]]
     reads = ["order_number", "reason", "metadata.eid", "metadata.received_at", "prices.EUR"]
@@ -209,7 +211,7 @@ def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscrip
 
 
 def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, subscription):
-    """The dry run of a change is also refused. (D5, D9)"""
+    """A change of the event type is refused like a new schema, and its dry run says so. (D5, D9)"""
     path = f"/event-types/{event_type['name']}"
     definition = event_type | {"schema": {"type": "json_schema", "schema": json.dumps(FRACTIONAL_ID)}}
     answer = api.put(path, json=definition)
@@ -427,7 +429,9 @@ def test_a_projection_sends_what_is_read(api, event_type, open_consumer):
 
 
 def test_metadata_is_always_sent(api, open_consumer):
-    """The other members of the envelope of data change events are also sent. (D11)"""
+    """Whatever is declared, streams get the metadata, and the other members of the envelope of data change events.
+    (D11)
+    """
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
     event_type = create_event_type(
         api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=schema)

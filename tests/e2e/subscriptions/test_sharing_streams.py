@@ -180,7 +180,7 @@ def test_a_client_that_leaves_can_still_commit(api, open_consumer):
 
 
 def test_a_reset_ends_streams(api, open_consumer):
-    """A reset ends streams, and later streams begin where it says. (S137, S143, S138, S215)"""
+    """A reset ends streams, and later streams begin where the reset says. (S137, S143, S138, S215)"""
     subscription = subscribe_from_beginning(api, events=5)
     [name] = subscription["event_types"]
     opened = open_consumer(subscription)
@@ -250,7 +250,9 @@ def test_no_one_is_throttled(api):
 
 
 def test_events_of_others_are_passed_over(ann_client, bob_client, admin):
-    """If owners are switched on, events of another owner are skipped, and count as committed. (S87, S228, S233)"""
+    """If event owners are switched on, events of another owner are skipped, and count as committed. (S87,
+    S228, S233)
+    """
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
     name = create_event_type(ann_client, definition)["name"]

@@ -86,7 +86,9 @@ def numbers(events: list[Any]) -> list[int]:
 
 
 def test_events_are_delivered_in_order_signed_and_committed(api, receiver):
-    """A delivery is a batch as a stream would send it, which the published library verifies. (X1, X3, X10)"""
+    """A delivery is a batch as a stream would send it, signed so that the published library for webhooks verifies it.
+    (X1, X3, X10)
+    """
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     publish(api, name, 250)
@@ -693,8 +695,8 @@ def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
 
 
 def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(api, receiver):
-    """After a pause, another stream begins at the missing event, and repeats no delivered one; a reset does. (X61, X62,
-    X8)"""
+    """After a pause, another stream begins at the missing event, and repeats no delivered event; a reset repeats them.
+    (X61, X62, X8)"""
     subscription, name = a_keyed_subscription(api)
     receiver.decide = lambda events: 500 if any(each["key"] == "a" for each in events) else 204
     publish_events(api, name, "b1", "a1", "b2", "c1", "a2", "b3")
@@ -746,7 +748,9 @@ def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 
 def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
-    """Other events of its partition are delivered meanwhile, and are not repeated with the parked ones. (X16, X62)"""
+    """While an event is parked with its key, other events of its partition are delivered, and are not repeated when the
+    parked ones are sent. (X16, X62)
+    """
     subscription, name = a_keyed_subscription(api, annotations=PARKING)
     receiver.decide = lambda events: 422 if any(each["event"] == "a1" for each in events) else 204
     publish_events(api, name, "a1", "b1", "a2", "c1", "b2")

@@ -136,7 +136,7 @@ def test_zeros_mean_the_default(api, open_consumer):
 
 
 def test_limits_need_not_fit_each_other(api, open_consumer):
-    """A stream limit below the batch limit, and a stream timeout below the flush timeout, are fine. (S151, S150)"""
+    """A stream limit below the batch limit, and a stream timeout below the flush timeout, are accepted. (S151, S150)"""
     subscription = subscribe_from_beginning(api, events=1)
     opened = open_consumer(
         subscription, batch_limit=5, stream_limit=1, batch_flush_timeout=600, stream_timeout=5000, commit_timeout=60
@@ -145,7 +145,7 @@ def test_limits_need_not_fit_each_other(api, open_consumer):
 
 
 def test_an_unknown_subscription(api):
-    """A subscription that does not exist has no stream. (S60, S159)"""
+    """A request for a stream of a subscription that does not exist gets 404. (S60, S159)"""
     answer = api.get(events_url({"id": "nobody"}))
     assert problem(answer, 404) == 'Subscription with id "nobody" does not exist'
     assert "x-nakadi-streamid" not in answer.headers

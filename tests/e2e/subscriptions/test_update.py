@@ -93,7 +93,7 @@ def test_what_is_left_out_stands_for_its_default(api, field, value, detail):
 
 
 def test_event_types_are_compared_as_a_set(api):
-    """Another order is no change. (S6, S64)"""
+    """The same event types in another order are no change. (S6, S64)"""
     subscription = create_subscription(api)
     assert put(api, subscription, event_types=subscription["event_types"] * 2).status_code == 204
 
@@ -115,8 +115,8 @@ def test_duplicates_are_refused(api):
 
 
 def test_fields_are_checked_first(api, switch_on):
-    """The body is checked before the switch, the switch before mandatory lists, those before the id. (S63, S251,
-    S307, R261)"""
+    """The body is checked before read-only mode, read-only mode before mandatory authorization, and this before the id.
+    (S63, S251, S307, R261)"""
     switch_on("force_subscription_authz")
     unknown = {"id": "unknown", **OTHER}
     assert problem(put(api, unknown), 422) == "Authorization section is mandatory"

@@ -15,7 +15,7 @@ def flows(deployment: Deployment | None = None, **load: float) -> Flows:
     [(0, 5, 0), (1, 5, 1), (7, 1, 1), (2, 2, 1.5), (1000, 8, 8), (0.5, 8, 0.5)],
 )
 def test_things_spread_over_places(things, places, expected):
-    """The expected number of places that are not empty."""
+    """Things that spread at random over places fill this number of them on average."""
     assert expected_distinct_places(things, places) == pytest.approx(expected, rel=1e-6)
 
 
@@ -46,7 +46,9 @@ def test_shards_grow_with_the_load():
 
 
 def test_readers_of_a_shard_share_what_it_gives():
-    """Each polling task takes the stream once more from the output of a shard; a pushed one does not."""
+    """Each polling task takes the stream once more from the output of a shard; a task to which records are pushed does
+    not.
+    """
     load = {"events_per_second": 4000.0, "event_bytes": 1000.0, "batch": 10.0, "streams": 10_000}
     asking, pushed = flows(**load), flows(Deployment(fan_out=True), **load)
     assert asking.tasks == pushed.tasks == 5

@@ -267,7 +267,7 @@ def test_a_template_that_is_not_used_is_no_answer(build_mocked_api, integration,
 
 
 def test_an_object_is_read_from_the_file_that_would_be_uploaded(build_api, tmp_path):
-    """The asset manifest beside the template says which file has the key."""
+    """The asset manifest beside the template says which file would be uploaded under the key of the object."""
     (tmp_path / "page.html").write_text("<html>")
     files = {"x": {"source": {"path": "page.html"}, "destinations": {"here": {"objectKey": "x.html"}}}}
     (tmp_path / "stack.assets.json").write_text(json.dumps({"files": files}))

@@ -41,14 +41,14 @@ def test_failures_are_only_heard_of_where_they_are_reported():
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
-    """An unknown identifier counts as an error of the function."""
+    """If a function reports a failure of a record that is not in the batch, this counts as an error of the function."""
     assert plan_after_answer(Batch(records(1, 2)), failure_report(7), RULES) == Plan(
         (Batch(records(1)), Batch(records(2)))
     )
 
 
 def test_an_error_splits_a_batch():
-    """The halves come in their order, and splitting does not count as another attempt."""
+    """After an error, the halves of a batch come in their order, and splitting does not count as another attempt."""
     batch = Batch(records(1, 2, 3), failures=1)
     assert plan_after_failure(batch, RULES) == Plan((Batch(records(1), 1), Batch(records(2, 3), 1)))
 

@@ -54,7 +54,7 @@ def listening_port(answer):
     ids=["kafka", "another protocol", "silence"],
 )
 def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
-    """Another process may have taken the port, and would look like a started server."""
+    """Only an answer like Kafka's shows that a server has started, because another process may have taken the port."""
     with listening_port(answer) as address:
         assert kafka_local._answers(Server(address, RUNNING, Path("log"))) is is_kafka
 
@@ -91,7 +91,7 @@ def test_a_server_that_never_starts_is_given_up_and_says_why(attempts, tmp_path)
 
 
 def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
-    """Jars without the mark that follows the last of them come from an interrupted download."""
+    """Jars without the mark that follows the last of them come from an interrupted download, and count as missing."""
     monkeypatch.setattr(kafka_local, "JARS", tmp_path)
     (tmp_path / "kafka_2.13-4.1.0.jar").touch()
 
@@ -100,7 +100,7 @@ def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("version", "is_missing"), [("1.8.0_412", True), ("11.0.2", True), ("17", False)])
 def test_an_old_java_is_as_good_as_none(monkeypatch, tmp_path, version, is_missing):
-    """A server on an old Java would end at once."""
+    """An old Java counts as missing, because a Kafka server on it would end at once."""
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
     java.chmod(0o755)

@@ -91,7 +91,7 @@ TOO_MUCH = "ProvisionedThroughputExceededException"
 
 
 def test_a_shard_is_read_five_times_a_second_by_all_together(ask):
-    """All iterators count together; a fifth of a second later there is room for one more."""
+    """The reads of all iterators of a shard count together; a fifth of a second later, one more read is permitted."""
     iterators = [ask("GetShardIterator", ShardId="all", ShardIteratorType="LATEST")["ShardIterator"] for _ in range(2)]
     codes = [ask.code("GetRecords", ShardIterator=iterators[number % 2]) for number in range(6)]
     assert codes == [""] * 5 + [TOO_MUCH]

@@ -22,7 +22,9 @@ def test_a_bucket_fills_as_time_goes_by():
 
 @pytest.mark.parametrize(("size", "taken"), [(100, 1000), (100 * KB, 10), (600 * KB, 1), (3 * KB * KB, 1)])
 def test_what_a_shard_takes_in_a_moment(size, taken):
-    """The limit is a megabyte or a thousand records, whichever comes first; a larger record is taken if it is alone."""
+    """A shard takes a megabyte or a thousand records at once, whichever comes first; a larger record is taken if it is
+    alone.
+    """
     shard = Shard()
     assert [shard.accept(size, 7.0) for _ in range(1100)].count(True) == taken
 
@@ -36,7 +38,7 @@ def test_a_shard_takes_more_a_second_later():
 
 
 def test_a_shard_is_read_five_times_a_second():
-    """The limit applies to all readers together; requests for iterators are counted separately."""
+    """The limit on reads of a shard applies to all readers together; requests for iterators are counted separately."""
     shard = Shard()
     assert [shard.allow_read(1.0) for _ in range(7)].count(True) == 5
     assert [shard.allow_iterator(1.0) for _ in range(7)].count(True) == 5
@@ -78,5 +80,5 @@ def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"abcd"])
 def test_the_size_of_a_record_is_its_data_and_its_key(data):
-    """The size does not depend on base64."""
+    """The size of a record is the number of bytes of its data and its key, not of the data in base64."""
     assert record_size({"Data": base64.b64encode(data).decode(), "PartitionKey": "é"}) == len(data) + 2

@@ -57,7 +57,7 @@ def stream(kinesis):
 
 @pytest.fixture
 def source(kinesis, stream):
-    """`with source(invoked, told):` while the mapping works; it waits less than Lambda."""
+    """The mapping works inside a block `with source(invoked, told):`, and waits less than Lambda does."""
 
     def start(invoked, told, **more):
         properties = {

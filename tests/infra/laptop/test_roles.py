@@ -254,7 +254,9 @@ def test_a_table_is_changed_only_under_the_keys_of_a_role(cloud):
 
 
 def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(cloud, monkeypatch):
-    """S3 answers "access denied", which the archive treats as unavailable."""
+    """To a role that may not list a bucket, S3 answers "access denied" for a missing object, which the archive treats
+    as unavailable.
+    """
     cloud.client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
     def archive(role):

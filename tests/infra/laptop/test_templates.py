@@ -33,7 +33,7 @@ def template(tmp_path):
     ],
 )
 def test_references_are_followed(template, value, expected):
-    """A resource that does not exist here keeps its name, in angle brackets."""
+    """A reference to a resource that does not exist here becomes the resource's name, in angle brackets."""
     assert template.resolve(value) == expected
 
 
