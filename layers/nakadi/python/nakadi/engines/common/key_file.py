@@ -68,7 +68,7 @@ def _write_key(path: Path) -> None:
     """Write a new key. If another process does so at the same time, the first complete file stays, and both processes
     read it.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # only its owner may read it
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # the mode allows only the owner
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))

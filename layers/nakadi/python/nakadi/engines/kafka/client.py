@@ -25,10 +25,12 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 again."""
 
 MIN_REQUEST_TIMEOUT_SECONDS = 2.0
-"""The library requires a second more than the longest wait of a fetch."""
+"""The library requires a timeout that is a second longer than the longest wait of a fetch."""
 
 LOOK_UP_TIMEOUT_SECONDS = 0.5
-"""How long a look-up may take. A later one returns the same answer, and others wait meanwhile."""
+"""How long a look-up of a topic may take. If it fails, a later one finds the topic too, and other work waits
+meanwhile.
+"""
 
 CHECK_TIMEOUT_SECONDS = 5.0
 
@@ -44,7 +46,7 @@ TRANSIENT_ERRORS = {
 
 UNKNOWN_TOPIC_ERRORS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.TOPIC_EXCEPTION,  # no topic can have such a name
+    KafkaError.TOPIC_EXCEPTION,  # the name is not valid for a topic
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # the library's own names
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
@@ -62,14 +64,14 @@ DISCARD_DELAY_SECONDS = 1.0
 
 
 class RepeatedLineFilter(logging.Filter):
-    """Passes a line unless the same one was logged a moment ago."""
+    """Passes a line unless the same line was logged within `REPEATED_LINE_INTERVAL_SECONDS`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # The text without the parts that differ from line to line: durations and numbers of repetitions.
+        # Repeated lines differ only after this text, in durations and numbers of repetitions.
         line, now = record.getMessage().split(" (after ")[0], time.monotonic()
         if now - self._last.get(line, -REPEATED_LINE_INTERVAL_SECONDS) < REPEATED_LINE_INTERVAL_SECONDS:
             return False
@@ -85,10 +87,10 @@ _log.addFilter(RepeatedLineFilter())
 class ClusterAddress(Struct, frozen=True):
     """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
 
-    `prefix` begins the names of topics. `replication_factor` is the number of copies, by default the cluster's own
-    default. `timeout_seconds` is how long a request may take, and after which an append counts as failed. `iam` is an
-    AWS region, where the process signs in to an MSK cluster by its role. The file `properties` has settings of
-    librdkafka, one `name=value` per line: secrets belong there, because URLs appear in logs.
+    The names of topics begin with `prefix`. `replication_factor` is the number of copies, by default the cluster's own
+    default. `timeout_seconds` is how long a request, or an append, may take before it counts as failed. `iam` is the
+    AWS region of an MSK cluster to which the process signs in with its role. The file `properties` has settings of
+    librdkafka, one `name=value` per line: secrets belong in this file, because URLs appear in logs.
     """
 
     servers: str
@@ -99,7 +101,7 @@ class ClusterAddress(Struct, frozen=True):
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        # Without the properties: some are secret.
+        # The text omits the properties, because some are secret.
         return f"ClusterAddress({self.servers!r}, {self.prefix!r}, {self.replication_factor})"
 
     @classmethod
@@ -124,7 +126,7 @@ class ClusterAddress(Struct, frozen=True):
             "socket.timeout.ms": int(self.timeout_seconds * 1000),
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
-            # A deleted topic is reported after this time.
+            # After this time, the library reports that a topic was deleted.
             "topic.metadata.propagation.max.ms": 2000,
             **(_iam_settings(self.iam_region) if self.iam_region else {}),
             **self.properties,
@@ -138,7 +140,7 @@ def _iam_settings(region: str) -> dict[str, object]:
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
-        # A thread of the library calls it, also while no request is in progress.
+        # A thread of the library calls this function, even while no request is in progress.
         "oauth_cb": lambda _configuration: new_token_and_expiry(region),
     }
 
@@ -186,14 +188,14 @@ def look_up_topic(client: Consumer | Producer, name: str) -> bool:
 
 
 def discard_client(client: object) -> None:
-    """Release a client that may have lost the cluster for good. The library may never finish, so
-    nothing waits for that.
+    """Release a client that may have lost the cluster for good. The library may never finish releasing it, so nothing
+    waits for that.
     """
     threading.Thread(target=_destroy_after_delay, args=([client],), name="kafka-discard", daemon=True).start()
 
 
 def _destroy_after_delay(clients: list[object]) -> None:
-    # The library's client ends with its last reference, which should be this one.
+    # The library's client ends with its last reference. By then, `clients` should have the last one.
     time.sleep(DISCARD_DELAY_SECONDS)
     clients.clear()
 

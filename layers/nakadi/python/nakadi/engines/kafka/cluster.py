@@ -50,14 +50,15 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 HOUR_MILLISECONDS = 3_600_000
 
 LATEST_SEARCHED_TIME_MS = 1 << 42
-"""A moment in the year 2109, in milliseconds."""
+"""The upper bound of a search for the time of a record: a moment in the year 2109, in milliseconds."""
 
 SEALED_BATCH_BYTES = "1"
 """The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse every write."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "delete",
-    # Housekeeping deletes old events: it knows the retention of the event type, which may change.
+    # Kafka deletes nothing by age. Housekeeping deletes old events, because it knows the retention time of the event
+    # type, which may change.
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "max.message.bytes": str(MAX_BATCH_BYTES),
@@ -66,8 +67,8 @@ TOPIC_CONFIGURATION = {
 
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
-    """Settings of a topic that Kafka compacts once events have this age. The age is rounded, so that it seldom
-    changes.
+    """Settings of a topic that Kafka compacts once events have this age. The age is rounded, so that the settings
+    seldom change.
     """
     lag = _rounded_up_ms(age)
     return {
@@ -80,8 +81,8 @@ def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[st
 
 
 def _rounded_up_ms(time: timedelta) -> int:
-    """Round up to whole minutes, or above an hour to whole hours, because an age that depends on waiting tables
-    grows.
+    """The time, rounded up to whole minutes or, above an hour, to whole hours: an age that depends on waiting tables
+    grows all the time.
     """
     hour = timedelta(hours=1)
     unit = timedelta(minutes=1) if time <= hour else hour
@@ -100,7 +101,9 @@ def is_refused_setting(error: Unavailable) -> bool:
 
 
 class Cluster:
-    """Topics by the names that the broker gives them. It caches the number of partitions of each."""
+    """The topics of a cluster, by the names that the broker gives them. This class caches the number of partitions of
+    each.
+    """
 
     def __init__(self, address: ClusterAddress) -> None:
         self.address = address
@@ -131,7 +134,9 @@ class Cluster:
             raise UnknownTopic(f"{topic} has no partition {lowest if lowest < 0 else highest}")
 
     def is_known_writable(self, topic: str, partitions: Collection[int]) -> bool:
-        """Whether it is known, without asking, that the topic has all of these partitions and is not sealed."""
+        """Whether it is known, without a request, that the topic has all of these partitions, and not known that it is
+        sealed.
+        """
         known = self._partitions.get(topic, 0)
         return all(0 <= number < known for number in partitions) and topic not in self._sealed
 
@@ -154,7 +159,7 @@ class Cluster:
         return topic in self._sealed
 
     def is_sealed(self, topic: str) -> bool:
-        """Whether the topic is sealed; asks the cluster if necessary."""
+        """Whether the topic is sealed. If that is not known, the cluster is asked."""
         if (
             topic not in self._sealed
             and self.read_topic_configuration(topic).get("max.message.bytes") == SEALED_BATCH_BYTES
@@ -180,7 +185,7 @@ class Cluster:
         if partitions <= self._partitions[topic]:
             return
         grown = NewPartitions(self.kafka_name(topic), partitions)
-        # INVALID_PARTITIONS: another process has added them meanwhile.
+        # INVALID_PARTITIONS: another process has added the partitions meanwhile.
         self._await_answers(
             topic, self._admin.create_partitions([grown], request_timeout=self._timeout), KafkaError.INVALID_PARTITIONS
         )
@@ -248,8 +253,8 @@ class Cluster:
         return self._search_latest_record_time_ms(topic, partition)
 
     def _search_latest_record_time_ms(self, topic: str, partition: int) -> int:
-        """The greatest time in clusters older than Kafka 3.0, which cannot report it: searches for the last moment at
-        or after which there is a record.
+        """The greatest time that any record has, for clusters older than Kafka 3.0, which cannot report it: a search
+        finds the last moment at or after which there is a record.
         """
         beyond = self.read_partition_bounds(topic, partition)[1]
         lowest, highest = 0, LATEST_SEARCHED_TIME_MS
@@ -272,8 +277,9 @@ class Cluster:
 
         if (offset := self._call_with_retries(topic, ask)) >= 0:
             return offset
-        # No event is that late, so the search leads to the end. Events that arrive meanwhile may be late enough, and
-        # would be trimmed with the earlier ones, so this reads the end first, and then searches for the event again.
+        # No event is that late, so the result is the end of the partition. An event that arrives before the end is read
+        # may be late enough, and would be trimmed with the earlier ones. So the end is read first, and then the search
+        # is repeated.
         end = self.read_partition_bounds(topic, partition)[1]
         return found if (found := self._call_with_retries(topic, ask)) >= 0 else end
 
@@ -282,7 +288,7 @@ class Cluster:
         deleting = self._admin.delete_records(
             [boundary], request_timeout=self._timeout, operation_timeout=self._timeout
         )
-        # OFFSET_OUT_OF_RANGE: another process has deleted more meanwhile.
+        # OFFSET_OUT_OF_RANGE: another process has deleted more records meanwhile.
         self._await_answers(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
 
     def _request_offsets(
@@ -302,7 +308,9 @@ class Cluster:
     # Requests
 
     def _call_with_retries(self, topic: str, call: Callable[[], T]) -> T:
-        """The answer of the cluster. The library may first have to find the leader of a partition."""
+        """The answer of the cluster to `call`, which is repeated because the library may first have to find the leader
+        of a partition.
+        """
         end = time.monotonic() + self._timeout
         while True:
             try:
@@ -317,16 +325,16 @@ class Cluster:
                 passing = isinstance(cause, KafkaException) and cause.args[0].code() in TRANSIENT_ERRORS
                 if not passing or time.monotonic() > end:
                     raise
-                # The library looks for another leader when it reads metadata, not because of the error.
+                # The error does not make the library look for another leader, but reading metadata does.
                 with suppress(Unavailable):
                     self._count_partitions(topic)
             time.sleep(0.02)
 
     def confirmed_unknown_topic_error(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
-        """The error itself if there is no such topic; `Unavailable` if there is.
+        """The given error if there is no such topic; `Unavailable` if the topic exists after all.
 
         A server that has just started knows no topic for a moment, and readers must not treat their topic as deleted
-        then. The library returns its latest information.
+        then. The library's own answer comes from its latest metadata.
         """
         self.forget_topic(topic)
         if self._count_partitions(topic) is None:
@@ -343,14 +351,14 @@ class Cluster:
         if found.error.code() not in UNKNOWN_TOPIC_ERRORS:
             raise as_port_error(found.error, topic)
         if not answer.brokers:
-            # The server does not list itself either: it has started, but has not read the cluster's state yet.
+            # The server lists no servers, not even itself: it has started, but has not read the cluster's state yet.
             raise Unavailable(f"Kafka: {topic}: the server that was asked is starting")
         return None
 
     @contextmanager
     def _translate_errors_and_replace_clients(self, topic: str) -> Iterator[None]:
-        """Use new clients from now on if there was no answer: after an outage of its servers, the library may never
-        find them again.
+        """Translate the errors of requests in the block. If there was no answer, use new clients from now on: after an
+        outage of the servers, the library may never find them again.
         """
         used = self._admin, self._offset_consumer
         try:
@@ -381,7 +389,9 @@ class Cluster:
             raise self.confirmed_unknown_topic_error(topic, error) from error
 
     def _await_answers(self, topic: str, answers: Mapping[Any, Future[Any]], already_done: int | None = None) -> None:
-        """Wait for the answer of the cluster; the error `already_done` means that there is nothing left to do."""
+        """Wait for the answers of the cluster. An error with the code `already_done` means that nothing is left to
+        do.
+        """
         try:
             with self._translate_errors_and_confirm(topic):
                 for answer in answers.values():
@@ -401,8 +411,8 @@ class Cluster:
 
 
 def _flush_client_log_lines(clients: Iterable[AdminClient | Consumer]) -> None:
-    """Poll clients, because the library passes on its log lines only when it is polled, and answers to requests need no
-    poll. Only these lines say why a cluster refuses its clients.
+    """Poll clients, because the library passes on its log lines only when it is polled, while answers to requests need
+    no poll. Only these lines say why a cluster refuses its clients.
     """
     for client in clients:
         # A consumer that was closed meanwhile has no more lines.

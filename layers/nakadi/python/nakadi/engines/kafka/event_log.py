@@ -31,7 +31,9 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 TAIL_CATCH_UP_SECONDS = 0.3
-"""How long a reader waits for the tail to show an event that the cluster has. After that, it reads from the cluster."""
+"""How long a reader waits until the tail has an event that the cluster has. After that, the reader reads from the
+cluster.
+"""
 
 REFUSAL_REASONS = {
     KafkaError._MSG_TIMED_OUT: "timed out",  # noqa: SLF001  # the library's own name
@@ -47,7 +49,7 @@ NOT_SENT_ERRORS = frozenset(
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
     }
 )
-"""The errors of records that no server got."""
+"""The errors of records that were not sent to any server."""
 
 REFUSED_ERRORS = UNKNOWN_TOPIC_ERRORS | {
     KafkaError.MSG_SIZE_TOO_LARGE,  # also the answer of a sealed partition
@@ -56,15 +58,15 @@ REFUSED_ERRORS = UNKNOWN_TOPIC_ERRORS | {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-"""The errors of records that the leader of the partition did not store. After all other errors, it may have stored
-them."""
+"""The errors of records that the leader of the partition did not store. After all other errors, the leader may have
+stored the records."""
 
 _log = logging.getLogger(__name__)
 _log.addFilter(RepeatedLineFilter())
 
 
 MAX_KNOWN_TOPIC_SETTINGS = 10_000
-"""The number of topics whose compaction settings are remembered."""
+"""How many topics' compaction settings are remembered."""
 
 
 class KafkaLog:
@@ -139,7 +141,7 @@ class KafkaLog:
     # Events in
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Append records. This needs no thread, unless it must read something from the cluster first or afterwards."""
+        """Append records. A thread is needed only if the cluster must be asked something before or after the append."""
         if (
             self._closed
             or not self._cluster.is_known_writable(topic, batches)
@@ -174,7 +176,9 @@ class KafkaLog:
         return {number: _append_result(outcome) for number, outcome in outcomes.items()}
 
     def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, all_failed: bool) -> None:
-        """Raise an error that explains why the partitions failed."""
+        """Log the failures of an append. Raise `UnknownTopic` or `SealedTopic` if that explains why all partitions
+        failed.
+        """
         codes = {error.code() for error in failures}
         try:
             if codes & UNKNOWN_TOPIC_ERRORS:
@@ -191,8 +195,9 @@ class KafkaLog:
             _log.warning("Append to the Kafka topic %s failed, %s: %s", topic, effect, failure.str())
 
     def _check_topic_in_background(self, topic: str) -> None:
-        """Check, while appends continue, whether others have deleted the topic: if records time out first, a producer
-        never notices. While the cluster does not answer, there is only one such request, not one for each append.
+        """Check, while appends continue, whether the topic was deleted outside this process: if records time out first,
+        a producer never notices that. While the cluster does not answer, there is only one such request for a topic,
+        not one for each append.
         """
         with self._looking_lock:
             if topic in self._looking_for:
@@ -236,7 +241,8 @@ class KafkaLog:
         known_end = self._catch_up.known_end(topic_partition, start)
         if known_end is not None:
             return self._read_from_cluster(topic_partition, start, limit, max_bytes, known_end)
-        # The tail may be a moment behind, but a read must see all events that were stored before it began.
+        # The tail may be a moment behind, but a read must return events that were stored before the read began, so the
+        # end comes from the cluster.
         oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
@@ -255,7 +261,8 @@ class KafkaLog:
         try:
             return self._catch_up.read(topic_partition, start, limit, max_bytes, end)
         except OffsetUnavailable as error:
-            # Events were removed after the cluster reported its offsets. If none were, a server is mistaken.
+            # Events were removed after the cluster reported its offsets. If none were removed, the server's answer was
+            # wrong.
             oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
             if oldest <= start <= end:
                 raise Unavailable(f"Kafka: {topic_partition[0]}: a server does not find the offset {start}") from error
@@ -287,7 +294,9 @@ class KafkaLog:
             self._catch_up.discard_reader_positions(topic, partition)
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
-        """Have Kafka compact the topic. Kafka does so at a time of its choice, once events have reached this age."""
+        """Set up the topic so that Kafka compacts it, at a time of Kafka's choice, once events have reached this
+        age.
+        """
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         now = self._clock.now()
@@ -311,8 +320,8 @@ class KafkaLog:
             _log.warning("The Kafka cluster refuses to compact the topic %s: %s", topic, error)
 
     def _oldest_events_have_keys(self, topic: str) -> bool:
-        """Whether the oldest events have keys. If compaction began late, older events without a key come first; Kafka
-        would remove them, so compaction does not begin before their retention has passed."""
+        """Whether the oldest events have keys. If an event type became compacted late, older events without a key come
+        first. Kafka would remove these, so compaction does not begin before their retention time has passed."""
         bounds = self.bounds(topic, range(self._cluster.partition_count(topic)))
         oldest = {number: each.oldest for number, each in bounds.items() if each.oldest < each.next_offset}
         found = [event for number, start in oldest.items() for event in self.read(topic, number, start, limit=1).events]
@@ -337,7 +346,7 @@ def _append_result(outcome: WriteOutcome) -> AppendResult:
 
 
 def _effect(failure: KafkaError) -> str:
-    """What became of the records of a failed append."""
+    """What became of the records of a failed append, for the log: whether they may be stored."""
     if failure.code() in NOT_SENT_ERRORS:
         return "nothing was sent"
     return "the records were refused" if failure.code() in REFUSED_ERRORS else "outcome unknown"

@@ -1,8 +1,8 @@
 """Reads records: from memory at the end of a partition, from the cluster anywhere else.
 
 Most readers are at the end. For them, a process has one consumer, the *tail*: it follows each partition that was read
-to its end, keeps new records in a window in memory, and announces them. Any number of readers share a window. A
-reader that is behind its window gets its own consumer, which is kept for its next read.
+to its end, keeps the partition's new records in a window in memory, and announces them. Any number of readers share a
+window. A reader at a position before the window gets its own consumer, which is kept for its next read.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _log = logging.getLogger(__name__)
 
 TAIL_WINDOW_BYTES = 4_000_000
 ALL_TAIL_WINDOWS_BYTES = 64_000_000
-"""The bytes kept in memory for a partition, and for all partitions together."""
+"""How many bytes are kept in memory for a partition, and for all partitions together."""
 
 UNREAD_WINDOW_TIMEOUT_SECONDS = 60.0
-"""The time after which a window is dropped if it fills but nobody reads it."""
+"""The time after which a window that receives events but has no reader is dropped."""
 
 TAIL_POLL_TIMEOUT_SECONDS = 0.05
 """How long the tail waits for events before it checks for changes of the followed partitions."""
 
 MAX_IDLE_READERS = 8
-"""How many consumers are kept for readers that are behind."""
+"""How many consumers are kept for readers that are not at the end of their partition."""
 
 READER_REUSE_DELAY_SECONDS = 1.0
-"""The time after which such a consumer may be used for another place."""
+"""The time after its last use at which such a consumer may be used for another position."""
 
 UNUSED_READER_TIMEOUT_SECONDS = 10.0
-"""The time after which such a consumer is closed. Until then, it fetches ahead, with a hundred requests a second at the
-end of its partition."""
+"""The time after its last use at which such a consumer is closed. Until then, it fetches ahead: at the end of its
+partition, with a hundred requests a second."""
 
 QUEUE_BACKOFF_MILLISECONDS = 5
-"""The time after which the library checks again whether its queue has room. By default, it rests for a second, and fast
-readers wait for it."""
+"""The time after which the library checks again whether its queue has room. By default, it waits for a second, and
+delays fast readers."""
 
 EVENT_OVERHEAD_BYTES = 200
 """About how much memory an event takes in addition to its value."""
@@ -95,7 +95,9 @@ class _EventWindow(Struct):
 
 
 class TailReader:
-    """It calls `changed` with the topic and the partition when events have arrived."""
+    """Follows the ends of partitions with one consumer. It calls `changed` with the topic and the partition when events
+    have arrived.
+    """
 
     def __init__(self, address: ClusterAddress, changed: Callable[[str, int], None]) -> None:
         self._address = address
@@ -103,16 +105,16 @@ class TailReader:
         self._arrived = threading.Condition()
         self._windows: dict[TopicPartition, _EventWindow] = {}
         self._size = 0
-        # The tasks of the tail's thread: only that thread uses the consumer, whose calls wait for each other. A change
-        # is added under the lock, in the same step as the change of its window, and that thread takes it without the
-        # lock.
+        # Changes for the tail's thread to make: only that thread uses the consumer, whose calls wait for each other. A
+        # change is added under the lock, together with the change of the partition's window; the thread takes it
+        # without the lock.
         self._assignment_changes: deque[KafkaPartition] = deque()
         self._thread: threading.Thread | None = None
         self._is_lost = False
         self._closed = False
 
     def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """The events in memory; None if the window begins after them or does not have them yet."""
+        """Events from `start` on; None if `start` is before the window, or not in it yet."""
         with self._arrived:
             window = self._windows.get(partition)
             if window is None or not window.start_offset <= start < window.end_offset:
@@ -132,7 +134,9 @@ class TailReader:
                 self._thread.start()
 
     def wait_for_event(self, partition: TopicPartition, start: int, seconds: float) -> None:
-        """Wait until the event at `start` is in the window, as long as it may still arrive there."""
+        """Wait until the event at `start` is in the window, the time has passed, or the window can no longer receive
+        that event.
+        """
         end = time.monotonic() + seconds
         with self._arrived:
             while (
@@ -147,7 +151,9 @@ class TailReader:
                     return
 
     def _mark_window_late(self, window: _EventWindow) -> None:
-        """Replace a consumer that is late: after an outage of its servers, the library may never find them again."""
+        """Note that events of a window are late. If they stay late, the consumer is replaced: after an outage of the
+        servers, the library may never find them again.
+        """
         window.late_since = window.late_since or time.monotonic()
         self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout_seconds
 
@@ -157,8 +163,8 @@ class TailReader:
                 self._drop_window(partition)
 
     def _drop_all_windows(self) -> None:
-        """Begin again. Otherwise, events that were received but not kept would be missing within a window, and would
-        look as if compaction had removed them.
+        """Drop all windows after an error. Otherwise, events that were received but not kept would be missing within a
+        window, as if compaction had removed them.
         """
         with self._arrived:
             for partition in list(self._windows):
@@ -206,14 +212,17 @@ class TailReader:
     def _new_consumer(self) -> Consumer:
         return new_consumer(
             self._address,
-            # A newly followed partition waits for the answer to the previous request.
+            # A newly followed partition is fetched only after the answer to the previous request, so answers must come
+            # soon.
             fetch_wait_max_ms=50,
             queued_max_messages_kbytes=16_384,
             fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
         )
 
     def _change_assignment(self, consumer: Consumer) -> None:
-        """Follow partitions from an offset on, and stop following those whose change has no offset."""
+        """Make the noted changes: follow each partition from the offset of its change on, or stop following it if the
+        change has no offset.
+        """
         looked_up: set[str] = set()
         can_look_up = True
         while self._assignment_changes:
@@ -222,7 +231,7 @@ class TailReader:
                 consumer.incremental_unassign([change])
                 continue
             if can_look_up and change.topic not in looked_up:
-                # While the cluster is unreachable, each topic looked up would make all other partitions wait.
+                # While the cluster is unreachable, each further look-up would delay all other partitions.
                 can_look_up = look_up_topic(consumer, change.topic)
                 looked_up.add(change.topic)
             consumer.incremental_assign([change])
@@ -230,13 +239,13 @@ class TailReader:
     def _add_to_windows(self, messages: Sequence[Any]) -> None:
         grown_windows: dict[TopicPartition, _EventWindow] = {}
         with self._arrived:
-            # During the wait for these messages, a window may have been dropped, and another one begun before them.
-            # Then they were fetched for the earlier window, and the events in between are still to come: the next round
-            # assigns the partition again, and gets all of them.
+            # During the wait for these messages, a window may have been dropped, and a new one may have begun at an
+            # offset before these messages, which were fetched for the old window. Then the events in between are still
+            # missing, so these messages are ignored: the next round assigns the partition again, and gets all events.
             changing = {(change.topic, change.partition) for change in self._assignment_changes}
             for message in messages:
                 if message.topic() is None or (message.topic(), message.partition()) in changing:
-                    continue  # an error without a topic is that of a connection, which the library opens again
+                    continue  # an error without a topic concerns a connection, which the library opens again
                 partition = (message.topic().removeprefix(self._address.prefix), message.partition())
                 if message.error() is not None:
                     self._drop_failed_window(partition, message.error())
@@ -252,7 +261,9 @@ class TailReader:
                 self._changed(*partition)
 
     def _limit_memory(self, grown_windows: Mapping[TopicPartition, _EventWindow]) -> None:
-        """Keep within the limits: drop windows without readers, then shrink those that have been unread the longest."""
+        """Keep the windows within the limits: drop windows without readers, then empty those that have been unread the
+        longest.
+        """
         now = time.monotonic()
         for partition, window in grown_windows.items():
             if now - window.last_read_at > UNREAD_WINDOW_TIMEOUT_SECONDS:
@@ -270,7 +281,9 @@ class TailReader:
         self._size += window.size_bytes
 
     def _drop_failed_window(self, partition: TopicPartition, error: Any) -> None:
-        """Give up a partition that can no longer be followed; its readers learn why, and start again."""
+        """Drop the window of a partition that can no longer be followed. Its readers then read from the cluster, and
+        get the error there.
+        """
         if partition in self._windows and not error.retriable():
             _log.warning("Following %s/%s in Kafka ended: %s", *partition, error.str())
             self._drop_window(partition)
@@ -288,7 +301,7 @@ class _PositionedReader(Struct, eq=False):
     """A consumer that has read a partition up to `next_offset`; `unread` are the messages that it has fetched and not
     returned.
 
-    The partition reached up to `known_end` when its end was last read.
+    `known_end` is the end of the partition when that was last read.
     """
 
     consumer: Consumer
@@ -319,14 +332,18 @@ class CatchUpReader:
         return next((end for end in ends if start < end), None)
 
     def discard_reader_positions(self, topic: str, number: int | None = None) -> None:
-        """Make readers of the topic, or of one of its partitions, start again: events were removed."""
+        """Make consumers of the topic, or of one of its partitions, find their positions again, because events were
+        removed.
+        """
         with self._lock:
             for each in self._idle:
                 if each.partition is not None and each.partition[0] == topic and number in (None, each.partition[1]):
                     each.partition = None
 
     def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> EventSlice:
-        """Events from `start` on, at least one of them before `end`, or otherwise a hole."""
+        """Events from `start` on. If there is none before `end`, the result is empty, and leads past a gap in the
+        offsets.
+        """
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.next_offset) != (partition, start):
                 reader.unread = ()
@@ -355,7 +372,7 @@ class CatchUpReader:
             closer.join()
 
     def _fetch_messages(self, reader: _PositionedReader, limit: int, end: int) -> Sequence[Any]:
-        """Messages that have already arrived; if there are none, wait for some."""
+        """The messages that have already arrived; if there are none before `end`, wait for some."""
         if reader.unread:
             return reader.unread
         found: list[Any] = []
@@ -371,7 +388,7 @@ class CatchUpReader:
                 if error is None:
                     found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's own name
-                    # After the last event there may be empty places: the markers of transactions.
+                    # After the last event there may be offsets without events: the markers of transactions.
                     reader.next_offset = max(reader.next_offset, message.offset())
                 elif not error.retriable():
                     raise as_port_error(error, str(reader.partition))
@@ -383,7 +400,7 @@ class CatchUpReader:
             if self._closed:
                 raise Unavailable("The event log is closed.")
             fitting = [each for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
-            # A recently used reader will soon need the events that it fetches ahead, so it stays in its place.
+            # The events that a recently used consumer fetches ahead will soon be needed, so it keeps its position.
             free = [
                 each
                 for each in self._idle
@@ -410,13 +427,15 @@ class CatchUpReader:
                 self._idle.append(reader)
                 self._begin_closing_unused_readers()
         if reader.is_lost:
-            # Its servers may be unavailable, and it may not find them when they return.
+            # The servers may be unavailable, and this consumer may not find them when they return.
             discard_client(reader.consumer)
         elif not kept:
             reader.consumer.close()
 
     def _begin_closing_unused_readers(self) -> None:
-        """Ensure that a thread runs as long as there are idle readers. The caller holds the lock."""
+        """Ensure that a thread runs that closes unused readers, as long as there are idle readers. The caller holds the
+        lock.
+        """
         if self._closer is None:
             self._closer = threading.Thread(target=self._close_unused_readers, name="kafka-unused-readers", daemon=True)
             self._closer.start()
@@ -429,7 +448,8 @@ class CatchUpReader:
                 self._idle = [each for each in self._idle if each.last_used > unused_since]
                 is_last = not self._idle
                 if is_last:
-                    # In the same step as the check: a reader that is returned from now on begins another thread.
+                    # Under the same lock as the check, so that a reader which is returned from now on starts another
+                    # thread.
                     self._closer = None
             for each in unused:
                 each.consumer.close()
@@ -440,7 +460,8 @@ class CatchUpReader:
         return new_consumer(
             self._address,
             enable_partition_eof=True,
-            # A partition that is assigned to this consumer waits for the answer to the previous request.
+            # A newly assigned partition is fetched only after the answer to the previous request, so answers must come
+            # soon.
             fetch_wait_max_ms=10,
             queued_max_messages_kbytes=8_192,
             fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
@@ -448,7 +469,7 @@ class CatchUpReader:
 
 
 def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> EventSlice:
-    """The first events, as many as fit; if there is none, an empty slice that leads to `end`."""
+    """The first of these events, as many as fit; without events, an empty slice that leads to `end`."""
     total = 0
     for count, event in enumerate(events):
         total += len(event.record.value or b"")
@@ -459,7 +480,7 @@ def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> Ev
 
 
 def _messages_to_fit(messages: Sequence[Any], max_bytes: int) -> Sequence[Any]:
-    """The first messages, as many as fit, and at least one."""
+    """The first of these messages, as many as fit, and at least one."""
     sizes = accumulate(len(message.value() or b"") for message in messages)
     fitting = next((index for index, size in enumerate(sizes) if size > max_bytes), len(messages))
     return messages[: max(fitting, 1)]

@@ -1,7 +1,8 @@
 """The format of events in Kafka: one record each, as brokers with the Nakadi API have always written them.
 
-The record's value is the event's JSON and its key the event's key; null is a tombstone. Headers say who may read the
-event, and to which subscription it is directed. A topic that the original Nakadi wrote is therefore readable here.
+The record's value is the event's JSON, and its key is the event's key. A record with the value null is a tombstone.
+Headers say who may read the event, and to which subscription it is directed. A topic that the original Nakadi wrote is
+therefore readable here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ OWNER_VALUE_HEADER = "X-AuthParam-Value"
 DIRECTED_TO_HEADER = "CONSUMER_SUBSCRIPTION_ID"
 
 RECORD_OVERHEAD_BYTES = 80
-"""An upper bound for the bytes of a record beside its value, key and headers, with its share of the batch's head."""
+"""An upper bound for the bytes of a record besides its value, key and headers, including its share of the batch's
+head.
+"""
 
 SEAL_MARKER = Record(None, directed_to="\0")
-"""The record that a sealed topic may have after its last event. It is no event, and nobody can publish it."""
+"""The record that a sealed topic may have after its last event. The marker is not an event, and no client can publish
+such a record.
+"""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -83,7 +88,7 @@ def event_from_message(message: Any) -> StoredEvent:
 
 @lru_cache(maxsize=1024)
 def _event_time(milliseconds: int) -> datetime:
-    """The time of a record, cached because events that were stored together have the same time."""
+    """The time of a record. It is cached, because events that were stored together have the same time."""
     return EPOCH + milliseconds * MILLISECOND
 
 
@@ -96,7 +101,7 @@ def to_milliseconds(moment: datetime) -> int:
 
 
 def _owner_and_addressee(headers: Sequence[tuple[str, bytes | None]]) -> tuple[Attribute | None, str | None]:
-    # Among headers with the same name, the last one counts, as in Kafka itself.
+    # Of several headers with the same name, the last one is used, as in Kafka itself.
     found = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     owner = None
     if OWNER_TYPE_HEADER in found and OWNER_VALUE_HEADER in found:

@@ -1,7 +1,7 @@
 """Stores records: the events of one append and partition form one record batch, which Kafka stores as a whole.
 
-The library collects records and decides by itself where a batch ends. This module prevents that: a producer holds back
-its records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than
+The library collects records and decides by itself where a batch ends. This module decides it instead: a producer holds
+back its records until a flush, which sends all records that wait for a partition as one batch, if they are smaller than
 the largest batch. So events that were appended together are adjacent, even if other processes append meanwhile, and are
 stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
 batches, each after the previous one was acknowledged.
@@ -38,21 +38,21 @@ from nakadi.model.outcomes import Unavailable
 _log = logging.getLogger(__name__)
 
 PRODUCER_THREADS = 4
-"""The number of producers in a process. A partition always uses the same one, so its events are in the order of their
-times."""
+"""The number of producers in a process. A partition always uses the same producer, so its events are in the order of
+their times."""
 
 TARGET_BATCH_BYTES = MAX_BATCH_BYTES - 64 * 1024
 MAX_BATCH_RECORDS = 50_000
 ZSTD_LEVEL = 1
-"""The library's own default, 3, takes twice the time, which is more than all other work for a record, and makes batches
+"""The library's own default, 3, takes twice as long, which is more than all other work for a record, and makes batches
 of events no smaller."""
 
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""How many bytes may wait for a producer. Beyond that, appends are refused at once, so a slow cluster costs bounded
-memory."""
+"""How many bytes may wait for a producer. Beyond that, appends are refused at once, so that a slow cluster cannot fill
+the memory."""
 
 MAX_SECONDS_PER_FLUSH = 0.02
-"""How long a producer thread waits for partitions without an answer before it continues with others."""
+"""How long a producer thread waits for the answers of some partitions before it continues with others."""
 
 TOPIC_LOOKUPS_PER_PRODUCER = 2
 
@@ -118,13 +118,15 @@ class _PendingWrite:
             self._outcomes[number] = outcome
             self._missing -= 1
             is_last = self._missing == 0
-        # This needs no lock: one of several threads is the last, and nothing changes the outcomes after it.
+        # This needs no lock: only one thread is the last, and nothing changes the outcomes after it.
         if is_last:
             self._done(self._outcomes)
 
 
 class RecordWriter:
-    """`name` is the cluster's name of a topic, `latest_time` the greatest time of the records in a partition."""
+    """Stores records. `name` returns the cluster's name of a topic, and `latest_time` the greatest time of the records
+    in a partition.
+    """
 
     def __init__(
         self, address: ClusterAddress, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
@@ -144,7 +146,8 @@ class RecordWriter:
 
     def can_write_without_asking(self, topic: str, partitions: Collection[int]) -> bool:
         """Whether records can be written without a prior request to the cluster. A topic that is dropped from the cache
-        after this check is still written: its times continue from the clock, and the cluster refuses a deleted topic.
+        after this check is still written: its times continue from the clock, and the cluster refuses records for a
+        deleted topic.
         """
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
@@ -168,7 +171,9 @@ class RecordWriter:
         completed: OnPartitionWriteDone,
         outcome: WriteOutcome,
     ) -> None:
-        """Store the next batch of an append that is larger than a batch, after the previous one was stored."""
+        """Store the next batch of a partition's records, after the previous one ended with `outcome`. After the last
+        batch, or a failure, call `completed`.
+        """
         batch = next(batches, None) if outcome is None else None
         if batch is None:
             completed(outcome)
@@ -191,7 +196,8 @@ class RecordWriter:
 
 def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
     if isinstance(records, RecordLines):
-        # Most appends are one batch of lines, for which only the library's input is built.
+        # Most appends are one batch of lines. Their records need not be created, because the library takes its input
+        # from the lines.
         size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records) + 4 * sum(map(len, records.keys or ()))
         if size <= TARGET_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
             yield records, size
@@ -224,7 +230,7 @@ class _ProducerThread:
         self._waiting_bytes = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The greatest time of the records of each partition that was already written.
+        # The greatest time of the records of each partition to which this process has written.
         self._latest_times: dict[TopicPartition, int] = {}
         # Only this thread uses the following attributes.
         self._under_way: dict[TopicPartition, list[_PendingBatch]] = {}
@@ -270,7 +276,7 @@ class _ProducerThread:
         return None
 
     def forget_topic(self, topic: str) -> None:
-        # Each entry is popped by itself: this thread may add others meanwhile, but never one of this topic.
+        # Each entry is popped by itself, because other threads may change the dictionary meanwhile.
         for partition in [partition for partition in list(self._latest_times) if partition[0] == topic]:
             self._latest_times.pop(partition, None)
 
@@ -287,8 +293,8 @@ class _ProducerThread:
                 try:
                     self._produce(batch)
                 except KafkaException as error:
-                    # Errors that the library detects before sending, such as an unknown topic. The caller logs
-                    # outcomes.
+                    # Errors that the library detects before sending, such as an unknown topic. The caller logs the
+                    # outcome.
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
                 except Exception as error:  # noqa: BLE001  # the thread continues with other partitions
@@ -318,8 +324,8 @@ class _ProducerThread:
     def _pop_batches_for_flush(self) -> Sequence[_PendingBatch] | None:
         """Take the batches for the next flush; None when the thread is closed and everything is finished.
 
-        A partition whose last flush has no answer yet gets no new batches: the library may send that batch again at any
-        moment, and would append the beginning of a new batch to it.
+        A partition with a batch in progress gets no new batch: the library may send that batch again at any moment, and
+        would append records of a new batch to it.
         """
         with self._changed:
             while not self._waiting and not self._under_way:
@@ -337,7 +343,7 @@ class _ProducerThread:
                 if batch.partition in full or (
                     batch.partition in sizes and (size > TARGET_BATCH_BYTES or count > MAX_BATCH_RECORDS)
                 ):
-                    # Batches of one partition stay in their order.
+                    # Later batches of this partition wait too, so that its batches stay in order.
                     full.add(batch.partition)
                     left.append(batch)
                 else:
@@ -352,7 +358,9 @@ class _ProducerThread:
         return taken
 
     def _pop_expired_batches(self) -> Sequence[_PendingBatch]:
-        """Take the appends that have waited as long as an answer may take: they were not sent, and will not be sent."""
+        """Take the appends that have waited as long as an answer may take: they have not been sent, and will not be
+        sent.
+        """
         oldest = time.monotonic() - self._address.timeout_seconds
         expired = []
         while self._waiting and self._waiting[0].added_at < oldest:
@@ -387,7 +395,7 @@ class _ProducerThread:
             produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
 
     def _next_record_time_ms(self, partition: TopicPartition) -> int:
-        """The time of the next records: now, but never before the time of an earlier record of the partition."""
+        """The time of the next records: now, or the time of the partition's latest record if that is later."""
         moment = max(self._latest_times.get(partition, 0), to_milliseconds(self._clock()))
         self._latest_times[partition] = moment
         return moment
@@ -431,7 +439,7 @@ class _ProducerThread:
             # After a fatal error, a producer refuses everything; another producer replaces it.
             self._producer = None
         if is_lost and self._producer is not None:
-            # After an outage of its servers, the library may never find them again.
+            # After an outage of the servers, this producer may never find them again.
             self._replaced.append(self._producer)
             self._producer = None
         for producer in [each for each in self._replaced if not len(each)]:
@@ -440,11 +448,11 @@ class _ProducerThread:
 
 
 def _request_producer_id_early(producer: Producer, name: str) -> None:
-    """Have a new producer get the id with which it numbers records, before it gets any records.
+    """Make a new producer request the id with which it numbers records, before it gets any records.
 
     The library requests the id when an answer about topics arrives or, if no server is connected at that moment, half a
-    second later. It closes the connection of its first request, and perhaps that of ours; a server that stays connected
-    answers the second request. Nothing waits for the id while no server answers.
+    second later. The library closes the connection of its first request for metadata, and perhaps that of the first
+    look-up here; the second look-up finds a connection that stays. If no server answers, nothing waits for the id.
     """
     for _ in range(TOPIC_LOOKUPS_PER_PRODUCER):
         if not look_up_topic(producer, name):

@@ -1,4 +1,4 @@
-"""Turns and pauses for calls to a shard, which answers five reads a second."""
+"""Turns and pauses for calls to a shard, which accepts five reads a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_READ_INTERVAL_SECONDS = 3.0
 
 
 class CallRate:
-    """Limits how often calls for one name are made, and slows down while others call too."""
+    """Limits how often calls for one name, such as a shard, are made, and slows down while other processes call too."""
 
     def __init__(self, interval: float, longest: float = MAX_READ_INTERVAL_SECONDS) -> None:
         self._shortest = interval
@@ -27,12 +27,16 @@ class CallRate:
         self._intervals: dict[str, float] = {}
 
     def slow_down(self, name: str) -> None:
-        """Call this if a call was refused, because there are too many calls."""
+        """Make the next calls for this name less frequent. Use this after a call that was refused because there are too
+        many.
+        """
         with self._lock:
             self._intervals[name] = min(2 * self._interval_of(name), self._longest)
 
     def speed_up(self, name: str) -> None:
-        """Call this if a call was answered, because there may be room for more."""
+        """Make the next calls for this name more frequent. Use this after a call that was answered, because there may
+        be room for more.
+        """
         with self._lock:
             self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
 
@@ -74,7 +78,7 @@ class CallRate:
 
 
 class GrowingPauses:
-    """Tries again with growing pauses, until this many seconds have passed."""
+    """Repeats failed calls, with growing pauses, until this many seconds have passed."""
 
     def __init__(self, seconds: float, shortest: float = 0.05, longest: float = 1.0) -> None:
         self._end = time.monotonic() + seconds

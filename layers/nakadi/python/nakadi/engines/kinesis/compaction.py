@@ -1,6 +1,6 @@
 """Compaction: rewrites the archive of a partition without the events that newer ones replaced.
 
-The stream itself never changes. After a compaction, readers read the compacted part only from the archive.
+The stream itself never changes. After a compaction, readers read that part of the partition only from the archive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 COMPACTED_FOLDER = "compacted/"
-"""Objects in this folder have one segment each and no other events, so they can be removed when it is replaced."""
+"""Each object in this folder has one segment and no other events, so it can be removed when that segment is
+replaced.
+"""
 
 MAX_GROUP_EVENTS = 20_000
 MAX_GROUP_BYTES = 16_000_000
@@ -60,14 +62,14 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             )
 
     def remove_compacted_objects(self, locations: Sequence[ArchiveLocation]) -> None:
-        """Remove objects without references."""
+        """Remove these objects, to which no segment refers any longer."""
         keys = [location.key for location in locations if location.key.startswith(COMPACTED_FOLDER)]
         if keys and self.archive is not None:
             self.archive.remove(keys)
 
     def _index_up_to(self, topic: str, partition: int, end: int) -> None:
-        """Index everything up to an offset. The indexer is usually seconds behind, and compacted events are older; this
-        is for an indexer that does not run.
+        """Index the partition up to an offset. Usually the indexer has done so long ago; this is for the case that it
+        does not run.
         """
         if self._indexed_until(topic, partition) < end:
             for shard in self.shard_trees.refresh().shards_covering(hash_key(partition_key(topic, partition))):
@@ -111,7 +113,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         )
 
     def _was_compaction_interrupted(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
-        """Whether a compaction wrote segments without noting them."""
+        """Whether an earlier compaction was interrupted after it wrote segments and before it recorded that."""
         compacted = [
             each.end_offset for each in segments if each.location and each.location.key.startswith(COMPACTED_FOLDER)
         ]
@@ -121,7 +123,9 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
     def _rewrite_group(
         self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
     ) -> IndexSegment:
-        """Write these segments as one, into its own object. A single segment that loses no event stays unchanged."""
+        """Write these segments as one, in an object of its own. If the group is a single segment that loses no event,
+        it stays unchanged.
+        """
         events = list(
             self._read_events(topic, partition, max(group[0].first_offset, rule.oldest_offset), group[-1].end_offset)
         )
@@ -141,7 +145,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         )
 
     def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
-        """The segments with events from one offset to another."""
+        """The segments that have events between two offsets."""
         segment = self.index.segment_at_or_before(topic, partition, start)
         following = start
         if segment is not None and segment.end_offset > start:

@@ -1,4 +1,4 @@
-"""Continuity: continues reading a shard, but never past forgotten records.
+"""Continuity: continues reading a shard, but never past records that the stream no longer has.
 
 A stream forgets the records of a shard in order. So the records after a position are complete while
 
@@ -6,10 +6,11 @@ A stream forgets the records of a shard in order. So the records after a positio
 * nothing was missing there a short time ago: a stream keeps everything for at least a day.
 
 If neither holds, there is a gap: events may have been lost before they were indexed, and the numbers of later events
-are unknown. Housekeeping ends the affected topics, and continues them; until then, no process counts further.
+are unknown. Housekeeping ends the affected topics, and continues them; until then, no process numbers further events of
+these topics.
 
-Clocks differ. If a position is younger than `SURELY_KEPT_MILLISECONDS`, no machine can have found it older than
-`CERTAIN_GAP_AGE_MILLISECONDS`.
+Clocks differ. The two limits are so far apart that if one machine finds a position younger than
+`SURELY_KEPT_MILLISECONDS`, no other finds it older than `CERTAIN_GAP_AGE_MILLISECONDS`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class GapFound(Unavailable):
 
 
 class GapUncertain(Unavailable):
-    """Raised if it is too early to say whether there is a gap, and too late to continue without a check."""
+    """Raised if a position is too young to say that there is a gap, and too old to continue as if there were none."""
 
 
 class ShardTreeCache:
@@ -73,7 +74,8 @@ class ShardTreeCache:
             return shard_tree
         shard_tree = self.refresh()
         if position.shard not in shard_tree:
-            # A shard is listed before its records can be read, so this one is older than all that are listed.
+            # A shard is listed before its records can be read, so a shard that is not listed is older than all listed
+            # ones.
             self._forgotten.add(position.shard)
         return shard_tree
 
@@ -98,7 +100,7 @@ class ShardCursor:
         self.ended = False
 
     def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
-        """The next records. A read that this shard refuses for now is retried."""
+        """The next records. A read that Kinesis refuses for now is retried."""
         while True:
             iterator = self._iterator or patience.retry(self._new_iterator)
             try:
@@ -122,7 +124,7 @@ class ShardCursor:
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
-        """The new records of a pushed page. The next read begins after them."""
+        """The records of a pushed page that were not read yet. The next read begins after these."""
         fresh = [each for each in page.records if self.sequence is None or each.position.sequence > self.sequence]
         if fresh:
             self._iterator = None
@@ -141,7 +143,7 @@ class ShardCursor:
                 else self._stream.request_iterator_behind(mark)
             )
         except SequenceUnavailable:
-            # The stream no longer keeps records that old: the remaining ones come after this one.
+            # The stream no longer keeps records as old as this position: all remaining records come after it.
             return self._stream.request_iterator_from_start(self.shard)
 
     def _go_back_to(self, sequence: int | None) -> None:
@@ -173,7 +175,7 @@ class GapCheckingCursor(ShardCursor):
             self._go_back_to(self._read_behind.last_sequence or None)
             raise
         if self.ended or (page.at_tip and not page.records):
-            # While a closed shard can be read, its child shards have forgotten nothing.
+            # While a closed shard can still be read, nothing is missing in its child shards.
             self.complete_at = began
         elif page.records:
             self.complete_at = max(page.records[-1].arrived_at_ms, self.complete_at or 0)
@@ -189,12 +191,12 @@ class GapCheckingCursor(ShardCursor):
         return fresh
 
     def confirm_no_gap(self, patience: GrowingPauses) -> None:
-        """Raise unless, even at this moment, no record is forgotten after the position where the last page began."""
+        """Raise unless, even now, the stream has all records after the position where the last page began."""
         confirm_no_gap(self._shard_trees, self.shard, self._read_behind, patience)
 
 
 def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses) -> None:
-    """Raise `GapFound` if something after a position was forgotten, `Unavailable` if that is not known yet.
+    """Raise `GapFound` if records after a position were forgotten, and `Unavailable` if that is not known yet.
 
     Call it after reading on: records that are complete now were complete when they were read.
     """
@@ -209,7 +211,7 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
 
 
 def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress: Mapping[str, ShardProgress]) -> None:
-    """The same for all shards of a hash key, by how far each was indexed."""
+    """Like `confirm_no_gap`, for all shards of a hash key, each from the position up to which it was indexed."""
     shard_tree = shard_trees.current
     patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
     for shard in shard_tree.shards_covering(hash_key):
@@ -233,7 +235,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
         if parent in progress or parent in shard_tree:
             moments.append(shard_progress(progress, shard_tree, parent).complete_until)
         elif progress:
-            # The shard began and ended without progress in the index.
+            # The shard began and ended without a stored progress.
             moments.append(LONG_AGO_TIMESTAMP_MS)
     return ShardProgress(0, complete_until=min((moment for moment in moments if moment is not None), default=None))
 
@@ -241,7 +243,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
 def shards_lost_before_indexed(
     progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shards: Sequence[str]
 ) -> list[str]:
-    """The shards among these that are gone from the stream, and were not indexed to their ends."""
+    """Those of these shards that the stream no longer has, and that were not indexed to their ends."""
     return [
         shard
         for shard in shards
@@ -265,7 +267,8 @@ def _stream_still_has_position(
         if shard not in shard_tree:
             return False
         if any(parent in shard_tree for parent in shard_tree.all_parents(shard)):
-            # They were closed when this one began, and are listed for as long as the stream keeps a record.
+            # The parents were closed when this shard began, and stay listed as long as the stream keeps any of their
+            # records.
             return True
         first = _first_sequence_and_arrival(ShardCursor(shard_trees.stream, shard, None), patience)
         return first is not None and progress.complete_until is not None and first[1] <= progress.complete_until

@@ -1,4 +1,4 @@
-"""The envelope of a record in the stream: a whole frame, a part of one, or a seal."""
+"""The envelope of a record in the stream, which contains a whole frame, a part of a frame, or a seal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pack_frame(event_count: int, stored_at: int, frame: bytes) -> bytes:
 
 
 def pack_seal(stored_at: int) -> bytes:
-    """A record after which nothing in its partition counts."""
+    """A seal: a record after which the records of its partition are ignored."""
     return HEADER_FORMAT.pack(MAGIC_BYTES, SEAL, 0, stored_at)
 
 

@@ -1,15 +1,15 @@
 """The event log in a Kinesis stream.
 
-The port leaves some properties open; this engine has the following. An append that timed out may have been stored; a
+Where the port leaves a property open, this engine behaves as follows. An append that timed out may have been stored; a
 publisher that tries again may store its events twice, each time whole and in order. Bounds and searches by time are
 exact: they include all events acknowledged before the call. A read sees this process's own events at once, and other
-processes' events at most `shared_for` seconds later. While Kinesis pushes records, it sees them when they are pushed,
-or `push_silence` seconds later if a push fails. For the length of a lease, a deleted topic still accepts appends of
-other processes; they are deleted with it.
+processes' events at most `shared_for` seconds later. While Kinesis pushes records, a read sees them when they are
+pushed, or `push_silence` seconds later if a push fails. For the length of a lease, a deleted topic still accepts
+appends of other processes, whose events are deleted with the topic.
 
 A partition's part of an append is one record, or several consecutive ones. Throttled records are sent again, because
-they were not stored. Records that failed in another way may still have been stored: they are not sent again, so that
-they are not stored twice, and their publisher learns that the outcome is unknown.
+they were not stored. Records that failed in another way may still have been stored. They are not sent again, so that
+they are not stored twice, and their publisher gets the answer that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ from nakadi.ports.log_index import LogIndex
 
 class KinesisOptions(Struct, frozen=True, kw_only=True):
     """Seconds and bytes. `lease`: how long a publisher relies on its knowledge of a topic. `shared_for`: how old the
-    tip may be. `poll`: the interval between two reads of a watched shard. `window_bytes`: how much of the stream a
-    process keeps in memory. `fan_out`: the prefix of the names of consumers to which watched shards are pushed; without
-    it, there are none. `push_silence`: how long a push may be silent before the shard is read instead.
+    last read of a shard may be when another reader uses it. `poll`: the interval between two reads of a watched shard.
+    `window_bytes`: how much of the stream a process keeps in memory. `fan_out`: the prefix of the names of consumers to
+    which watched shards are pushed; without it, the process registers no consumers. `push_silence`: how long a push may
+    be silent before the shard is read instead.
     """
 
     lease: float = 2.0
@@ -94,7 +95,7 @@ class KinesisLog:
         fan_out: FanOut | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`watch` reports changes of the index, if the process polls for them anyway."""
+        """`watch` has the numbers of changes of the index, if the process reads these in any case."""
         self._stream = stream
         self._index = index
         self._archive = archive
@@ -136,7 +137,8 @@ class KinesisLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        # A process that continues a topic reads it again afterwards. So one of the two sees the other's change.
+        # A process that continues a topic reads the topic again afterwards. So one of the two processes sees the
+        # other's change.
         for each in self._topic_and_continuations(topic):
             known = self._index.topic(each)
             if known is not None and known.continues is not None:
@@ -173,8 +175,8 @@ class KinesisLog:
             following = found.continued_in
 
     def delete_topic(self, topic: str) -> None:
-        """Return when no publisher can believe that it still exists: its event type may be created again at once, and
-        events acknowledged after that must be in the new topic.
+        """Delete the topic, and return when no publisher can assume any longer that it exists: its event type may be
+        created again at once, and events that are acknowledged after that must be in the new topic.
         """
         self._refuse_if_closed()
         known = self._index.topic(topic)
@@ -221,8 +223,8 @@ class KinesisLog:
     def _recheck_fates_against_seal(
         self, topic: str, fates: Mapping[int, RecordPosition | AppendRefused]
     ) -> dict[int, RecordPosition | AppendRefused]:
-        """The fates, checked again if a seal may have come before the records: the log itself shows which came
-        first.
+        """The results of an append, checked again if a seal may have come before the records: the stream shows which
+        came first.
         """
         self._topics.read_again(topic)
         topic, known = self._topics.latest_continuation(topic)
@@ -268,7 +270,7 @@ class KinesisLog:
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self._refuse_if_closed()
         self._topics.get(topic)
-        # All partitions share one moment, so that one read serves all partitions in the same shard.
+        # The same moment is used for all partitions, so that one read serves all partitions in the same shard.
         now = time.monotonic()
         return {number: self._reader.bounds(topic, number, now) for number in partitions}
 
@@ -307,8 +309,8 @@ class KinesisLog:
         )
 
     def measure_index_lag(self) -> timedelta:
-        """The lag that the search for gaps found earlier in the same round, if there was one, because another search
-        costs reads.
+        """The lag of indexing. If the search for gaps has found it earlier in the same round of housekeeping, that
+        value is used, because another search costs reads.
         """
         self._refuse_if_closed()
         lag, self._lag_of_round = self._lag_of_round, None
@@ -341,7 +343,8 @@ class KinesisLog:
         self._closed = True
         self._announcements.wake_waiting_readers()
         if self._fan_out is not None:
-            # Closed first: this ends the subscriptions for which the watcher's threads would otherwise wait.
+            # The fan-out is closed first, because this ends the subscriptions for which the watcher's threads would
+            # otherwise wait.
             self._fan_out.close()
         self._watcher.close()
         self._append_threads.close()

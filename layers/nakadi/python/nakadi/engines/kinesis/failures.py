@@ -1,4 +1,4 @@
-"""The failures of calls to Kinesis, by what the caller does next."""
+"""The failures of calls to Kinesis, distinguished by what the caller does next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from nakadi.model.outcomes import Unavailable
 
 
 class StreamCallFailed(Unavailable):
-    """Raised if a call failed. `is_temporary`: it may soon work. `had_no_effect`: it certainly had no effect."""
+    """Raised if a call failed. `is_temporary`: the same call may soon succeed. `had_no_effect`: the call certainly had
+    no effect.
+    """
 
     def __init__(self, message: str, *, is_temporary: bool, had_no_effect: bool) -> None:
         super().__init__(message)
@@ -27,7 +29,9 @@ class IteratorExpired(Exception):
 
 
 class SequenceUnavailable(Exception):
-    """Raised if a shard has nothing at the requested position: it is too old, or of another stream."""
+    """Raised if a shard has nothing at the requested position: the position is too old, or belongs to another
+    stream.
+    """
 
 
 class ShardBusy(Unavailable):

@@ -1,8 +1,8 @@
-"""Enhanced fan-out: Kinesis pushes the records of a shard to a registered consumer, which takes nothing from others.
+"""Enhanced fan-out: Kinesis pushes the records of a shard to a registered consumer, which has a throughput of its own.
 
 Readers that poll a shard share two megabytes and five reads a second. A process with its own consumer gets two
 megabytes a second from each shard. It registers the consumer when it first watches a stream, and removes it when it
-ends. A killed process cannot do that, and its consumer costs money. So processes replace their consumers after some
+ends. A killed process cannot remove its consumer, which costs money. So processes replace their consumers after some
 hours, and housekeeping removes those that are older than any live consumer can be.
 
 If nothing can be pushed, for example because the stream has its maximum of consumers, the watcher keeps polling.
@@ -34,7 +34,9 @@ CONSUMER_LIFETIME_SECONDS = 6 * 3600.0
 """The longest time that a process uses a consumer."""
 
 ORPHAN_AGE_SECONDS = CONSUMER_LIFETIME_SECONDS + 3600.0
-"""The age at which no live process uses a consumer any longer: its successor takes a moment to become active."""
+"""The age at which no live process uses a consumer any longer: the hour is longer than the next consumer takes to
+become active.
+"""
 
 SUBSCRIPTION_RETRY_INTERVAL_SECONDS = 5.0
 """The time for which Kinesis refuses to subscribe the same consumer to the same shard again."""
@@ -85,7 +87,7 @@ class StreamConsumerApi:
             asked = {**asked, "NextToken": answer["NextToken"]}
 
     def subscribe(self, arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
-        """The records after a given one, or from the first one, for at most five minutes."""
+        """Pages of the records after a given one, or from the first record on, for at most five minutes."""
         position = (
             {"Type": "TRIM_HORIZON"}
             if sequence is None
@@ -120,7 +122,7 @@ class FanOut:
     def __init__(self, consumer_api: StreamConsumerApi, prefix: str) -> None:
         self._consumer_api = consumer_api
         self._prefix = prefix
-        # The thread that manages the consumer holds it; other threads do not wait for it.
+        # The thread that registers or replaces the consumer holds this lock; other threads do not wait for it.
         self._lock = threading.Lock()
         self._active: _ActiveConsumer | None = None
         self._registered: str | None = None
@@ -130,7 +132,7 @@ class FanOut:
 
     def receive_pages(self, shard: str, sequence: int | None) -> Generator[RecordPage]:
         """The pages that Kinesis pushes after a record of a shard. Ends with the subscription, or at once if there is
-        none.
+        no active consumer.
         """
         consumer = self._active_consumer()
         now = time.monotonic()
@@ -140,8 +142,8 @@ class FanOut:
         try:
             yield from self._consumer_api.subscribe(consumer, shard, sequence)
         except NoSuchShard:
-            # Either the consumer or the shard is gone. A new consumer helps in the first case; in the second, the
-            # watcher, which now polls, finds the cause.
+            # Either the consumer or the shard no longer exists. In the first case, a new consumer helps; in the second,
+            # the watcher finds the cause, because it now polls.
             log.info("Kinesis no longer knows consumer %s or shard %s", consumer, shard)
             self._drop_consumer(consumer)
         except SequenceUnavailable:
@@ -171,7 +173,9 @@ class FanOut:
     # The consumer of this process
 
     def _active_consumer(self) -> str | None:
-        """The consumer, once it is usable. One thread at a time takes the next step towards it, and no thread waits."""
+        """The consumer if it is active; otherwise None. One thread at a time takes the next step towards an active
+        consumer, and no thread waits for that.
+        """
         if self._lock.acquire(blocking=False):
             try:
                 self._register_or_activate()

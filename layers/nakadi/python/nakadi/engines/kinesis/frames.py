@@ -35,7 +35,7 @@ def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
         return []
     try:
         records = frames.decode(frame.content)
-    except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
+    except Exception:  # bytes that the broker did not write can cause any error, and must not stop the shard
         log.warning("The frame at offset %s cannot be read", frame.first_offset, exc_info=True)
         return []
     moment = datetime_from_microseconds(frame.stored_at)
@@ -58,7 +58,7 @@ def slice_frames(found: Iterable[Frame], start: int, limit: int, max_bytes: int)
 
 
 def cut_before(end_offset: int, event_slice: EventSlice) -> EventSlice:
-    """The part of a slice before an offset. The archive may already have more than a reader knows of."""
+    """The part of a slice before an offset. The archive may already have events that the reader must not see yet."""
     if event_slice.next_offset <= end_offset:
         return event_slice
     return EventSlice(tuple(event for event in event_slice.events if event.offset < end_offset), end_offset)

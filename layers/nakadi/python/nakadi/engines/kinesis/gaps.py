@@ -1,17 +1,18 @@
-"""Recovery after a shard forgot events before they were indexed. A gap is where events were forgotten too early. The
-numbers of the events after a gap are unknown, and clients may have seen some of them. So no number of the topic is used
-again: each partition ends where it is indexed, and another topic continues it, whose numbers start again. The new topic
-numbers the same records, under the same keys, so publishers need not learn of it, and the stream's remaining records
-are kept.
+"""Recovery after a shard forgot events before they were indexed. A gap is a place in a shard where the stream forgot
+events before they were indexed. The numbers of the events after a gap are unknown, and clients may have seen some of
+them. So no number of the topic is used again: each partition ends where its index ends, and another topic, whose
+numbers start again, continues it. The new topic numbers the same records, under the same keys, so publishers need not
+learn of it, and the stream's remaining records are kept.
 
-Every step can be repeated. In this order, a crash, an indexer that is still at work, or a reader does no harm:
+Every step can be repeated. The order of the steps ensures that a crash, an indexer that is still at work, or a reader
+does no harm:
 
 1. A partition is ended in its head, by the condition that all writers of the head use. From then on, its topic numbers
-   nothing.
-2. The following topic begins where the partition ended; if there is a gap, it has no beginning yet, and cannot be
-   numbered.
+   no events of the partition.
+2. The following topic begins where the partition ended; if there is a gap, it has no beginning yet, and its events
+   cannot be numbered.
 3. The topic refers to the following one, and all event types have their new timelines.
-4. Partitions in the shard begin at the first remaining record, which is indexed at once with the following ones. Then
+4. Partitions in the shard begin at the first remaining record, which is indexed together with the following ones. Then
    the shard's progress is after the gap, and all processes continue.
 
 A topic that was closed before the gap is not continued, because its timeline is not the last one. But the end of the
@@ -65,7 +66,7 @@ CLAIM_DURATION_SECONDS = 600.0
 """How long a claim lasts: longer than closing a gap takes."""
 
 END_OF_SHARD_SEQUENCE = 10**128
-"""Greater than the number of any record in a shard."""
+"""A number greater than the sequence number of any record in a shard."""
 
 
 class RemainingRecords(Struct, frozen=True):
@@ -123,7 +124,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _close_claimed_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
-            # The log informs people. It also has to name the losses before any partition begins.
+            # Record the gap in the archive, for operators, before any partition begins again.
             if self.archive is not None:
                 self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
         remaining = {gap: self._read_remaining_records(gap) for gap in gaps}
@@ -146,7 +147,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         ends: Mapping[int, int] | None,
         remaining: Mapping[ShardGap, RemainingRecords],
     ) -> None:
-        """Have a partition continue after the last gap that concerns it."""
+        """Make a partition continue after the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
         touching = [gap for gap in remaining if _hash_key_filter_of_shard(self.shard_trees.current, gap.shard)(key)]
         if touching:
@@ -178,12 +179,12 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             self.index.create_next_topic(topic, name, [str(gap) for gap in gaps])
 
     def _end_partition(self, topic: str, partition: int) -> IndexingState:
-        """End a partition where its index ends. Returns its state there."""
+        """End a partition where its index ends, and return its state there."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             if head.state.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.state, sealed_at=None)
-            # A sealed partition numbers no records after its seal.
+            # A sealed partition has already ended: it numbers no records after its seal.
             if head.state.sealed_at is not None:
                 return head.state
             ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
@@ -196,7 +197,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
     def _begin_partition_behind_gap(
         self, topic: str, partition: int, start: RecordPosition, continued_topic: str | None, gap: ShardGap
     ) -> None:
-        """Have an open partition begin after a gap, unless it has already begun."""
+        """Make an open partition begin after a gap, unless it has already begun."""
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         counted = head.state
         is_behind = bool(head.revision) and self.shard_trees.rank(counted.last_position) >= self.shard_trees.rank(start)
@@ -206,8 +207,8 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         if continued_topic is None:
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.last_position is not None:
-            # An attempt was interrupted, and the stream has since forgotten more records, which others may have
-            # numbered: this is another gap.
+            # An earlier attempt was interrupted, and the stream has since forgotten more records, which other processes
+            # may have numbered. This is another gap.
             self._write_progress(gap, gap.progress._replace(complete_until=(gap.progress.complete_until or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_continuation_state(continued_topic, partition)
@@ -216,7 +217,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     def _initial_continuation_state(self, topic: str, partition: int) -> IndexingState:
-        """The first state of a partition that continues this one."""
+        """The first state of the partition that continues this one in the next topic."""
         ended = self.index.index_heads([(topic, partition)])[topic, partition].state
         return replace(
             ended, next_offset=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at
@@ -225,7 +226,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
     def _skip_lost_events(
         self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
     ) -> None:
-        """Have a closed, incompletely indexed partition continue with its remaining events."""
+        """Make the index of a closed topic's partition continue with the events that remain."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             before = head.state
@@ -235,7 +236,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return
             remaining_events = self._count_remaining_events(partition_key(topic, partition), remaining)
             following_offset = max(end - remaining_events, before.next_offset)
-            # The lost events came after the last time at which none was missing.
+            # The lost events were stored after the last time at which none was missing.
             latest = max(before.latest_stored_at, 1000 * (gap.progress.complete_until or 0))
             behind = replace(
                 before,
@@ -306,8 +307,8 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return RemainingRecords(records, start, read_at, shard_ended=False)
             if cursor.ended:
                 return nothing
-            # A reader of forgotten records must see that they lie before the next record.
-            # Events may have been stored since then, so this searches for the beginning again.
+            # The shard has no records, so a marker is stored, from which readers see that the forgotten records lie
+            # before it. Events may have been stored meanwhile, so the first record is looked up again.
             self.shard_trees.stream.put_records(
                 [OutgoingRecord(GAP_MARKER_PARTITION_KEY, shard_tree.first_hash_key(shard), envelopes.MAGIC_BYTES)]
             )

@@ -1,15 +1,16 @@
 """Indexing: numbers events once for all processes, so that no process has to count from the beginning.
 
-A batch of a shard's records becomes one archive object, one segment for each partition in it, and finally a note of how
-far the shard is indexed. Every step can be repeated, by several processes at once and in any order, with the same
+A batch of a shard's records becomes one archive object, then one segment for each partition in the batch, and finally
+the shard's progress is stored. Every step can be repeated, by several processes at once and in any order, with the same
 result:
 
 * A batch that does not follow the indexed records is first completed from the stream; records that are already indexed
   are skipped.
-* A head advances only from where it was found, so of two processes that index the same events, one finds the work done.
-* The note comes last: everything that it covers is in the heads.
+* A head advances only from the state in which it was read, so if two processes index the same events, only one
+  advances it.
+* The progress is stored last: everything that it covers is in the heads.
 * Nothing is indexed after a gap: the process first finds the topics to which the records belong, and then confirms that
-  the stream has forgotten nothing. So if a gap is declared later, those topics are ended, and records that were read
+  the stream has forgotten nothing. So if a gap is found later, those topics are ended, and records that were read
   before cannot be added.
 """
 
@@ -80,9 +81,7 @@ class IndexingResult(Struct):
 
 
 class IndexingBacklog(Struct, frozen=True):
-    """The records that wait for indexing: when the oldest one arrived, in milliseconds, and where some of them are
-    gone.
-    """
+    """The records that wait for indexing: when the oldest one arrived, in milliseconds, and the gaps among them."""
 
     oldest_arrival_ms: int | None
     gaps: tuple[ShardGap, ...]
@@ -95,7 +94,7 @@ class IndexingBacklog(Struct, frozen=True):
 
 
 class NumberedBatch(Struct, frozen=True):
-    """The part of a batch for one partition, numbered from its head on."""
+    """The records of a batch that belong to one partition, numbered from the partition's head on."""
 
     head: IndexHead
     numberer: RecordNumberer
@@ -129,12 +128,14 @@ class Indexer:
         return outcome
 
     def last_indexed_sequence(self, shard: str) -> int | None:
-        """The last record of the shard up to which all are indexed."""
+        """The number of the last record of the shard up to which all records are indexed."""
         found = self._index.shard_progresses(self._stream.name).get(shard)
         return found.last_sequence or None if found else None
 
     def survey_backlog(self) -> IndexingBacklog:
-        """Survey the waiting records of all shards, and note for idle ones that nothing is missing."""
+        """Survey the waiting records of all shards, and store for shards without waiting records that nothing is
+        missing.
+        """
         shard_tree = self._shard_trees.refresh()
         progress = dict(self._index.shard_progresses(self._stream.name))
         gaps = [
@@ -162,7 +163,7 @@ class Indexer:
                         and not noted.last_sequence
                         and not _all_ended(progress, shard_tree.all_parents(shard))
                     ):
-                        # Child shards are indexed as soon as their parent has ended, so parents come first.
+                        # Parents come first, because child shards can be indexed once their parents have ended.
                         noted = noted._replace(ended=False)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
@@ -209,10 +210,10 @@ class Indexer:
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         first, last = new_records[0].position.sequence, new_records[-1].position.sequence
         if time.time() * 1000 - new_records[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
-            # The batch itself may have been read while the stream was forgetting records.
+            # The batch is read again here, because records before it may have been forgotten since it was read.
             yield from self._read_up_to(cursor, last, patience)
             return
-        # One record shows whether anything is missing, which hardly ever happens.
+        # A read of one record shows whether any are missing before the batch, which is rare.
         limit = 1
         while True:
             page = cursor.read(patience, limit)
@@ -237,7 +238,7 @@ class Indexer:
                 raise Unavailable(f"{cursor.shard} does not show the record {last_sequence} yet")
 
     def _index_parents(self, shard: str, progress: ShardProgress) -> None:
-        """Index the parents of a shard first: its first records follow their last ones."""
+        """Index the parents of a shard to their ends, because its first records follow their last records."""
         if progress.last_sequence:
             return
         shard_tree = self._shard_trees.tree_with(shard)
@@ -283,7 +284,7 @@ class Indexer:
         )
 
     def _latest_continuation(self, name: str) -> tuple[str, Topic] | None:
-        """The topic to which these records belong: this one, or its last continuation."""
+        """The topic to which records with this topic's name belong: this topic, or its last continuation."""
         known = self._index.topic(name)
         while known is not None and known.continued_in is not None:
             name = known.continued_in
@@ -335,8 +336,8 @@ class Indexer:
     def _store_batch(
         self, shard: str, numbered_batches: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
-        """Store one object with a member for each partition. Its name follows from its content: nothing is ever
-        overwritten.
+        """Store one object with a member for each partition. The object's name depends on its content, so no other
+        content is ever overwritten.
         """
         if self._archive is None:
             return {}
@@ -360,7 +361,9 @@ class Indexer:
         return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
     def _decode_batch(self, numbered_batch: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
-        """The events of a partition. A damaged frame keeps its offsets, and its bytes are stored for people."""
+        """The events of a partition. A damaged frame keeps its offsets, and its bytes are stored separately, for
+        operators.
+        """
         for frame in numbered_batch.frames_with_events:
             found = decode_frame(frame)
             if not found and numbered_batch.numberer.state.last_position:

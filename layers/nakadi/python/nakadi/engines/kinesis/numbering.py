@@ -1,4 +1,4 @@
-"""Numbers the records of a partition: the stream has no offsets, so its readers count."""
+"""Numbers the events of a partition: the stream has no offsets, so readers count events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nakadi.engines.kinesis.envelopes import Envelope
 from nakadi.model.log_index import IndexingState, RecordPosition, UnfinishedAppendPart
 
 ABANDONED_APPEND_AGE_MS = 60_000
-"""The longest time between the arrivals of an append's first and last part. Its publisher gives up long before."""
+"""The longest time between the arrivals of an append's first and last part. A publisher gives up much earlier."""
 
 
 class ArrivedRecord(NamedTuple):
@@ -24,7 +24,7 @@ class ArrivedRecord(NamedTuple):
 
 
 class NumberedFrame(NamedTuple):
-    """A frame with its offsets. Its bytes are the bytes of these records, one after the other."""
+    """A frame with its offsets. Its bytes are in one record, or in several, one after the other."""
 
     first_offset: int
     event_count: int

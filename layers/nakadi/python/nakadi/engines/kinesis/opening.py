@@ -24,7 +24,7 @@ from nakadi.ports.log_index import LogIndex
 CONNECT_TIMEOUT_SECONDS = 2
 READ_TIMEOUT_SECONDS = 10
 STREAM_CHECK_TIMEOUT_SECONDS = 5
-"""How long a check of a stream repeats a call that failed temporarily."""
+"""For how long a check of a stream repeats a call that fails temporarily."""
 
 
 def open_kinesis_log(
@@ -35,7 +35,9 @@ def open_kinesis_log(
     watch: ChangeWatch | None = None,
     metrics: Metrics | None = None,
 ) -> KinesisLog:
-    """Open `kinesis://stream?region=…&endpoint=…`, with any of `KinesisOptions` by name."""
+    """Open a log at `kinesis://stream?region=…&endpoint=…`. Further parameters of the URL set `KinesisOptions` by
+    name.
+    """
     name, asked = parse_stream_url(url)
     options = parse_options(name, asked)
     return KinesisLog(
@@ -44,7 +46,9 @@ def open_kinesis_log(
 
 
 def _open_fan_out(name: str, url_options: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
-    """Open fan-out with its own client, whose connections stay open, and may be silent this long."""
+    """Open fan-out, if the options name it, with its own client, whose connections may be silent for `push_silence`
+    seconds.
+    """
     if not options.fan_out:
         return None
     return FanOut(

@@ -8,19 +8,21 @@ import re
 from nakadi.model.events import TopicPartition
 
 HASH_KEY_COUNT = (1 << 128) - 1
-"""The number of hash keys, without the greatest one, which not every Kinesis accepts."""
+"""The number of hash keys in use: all but the greatest one, which not every implementation of Kinesis accepts."""
 
 MAX_TOPIC_CHARACTERS = 240
-"""A partition key has at most 256 characters, which also contain the number of the partition."""
+"""The longest name of a topic: a partition key has at most 256 characters, and also contains the number of the
+partition.
+"""
 
 GAP_MARKER_PARTITION_KEY = "behind a gap"
-"""The key of records that merely mark a position in a shard, from which reading can continue."""
+"""The partition key of records that only mark a position in a shard, from which reading can continue."""
 
 CONTINUING_TOPIC_PATTERN = re.compile(r"(.+)~[0-9]+")
 
 
 def original_topic(topic: str) -> str:
-    """The topic whose records this one counts: itself, or the topic that it continues."""
+    """The topic whose name is in the records: this topic itself, or the one that it continues."""
     continued = CONTINUING_TOPIC_PATTERN.fullmatch(topic)
     return continued[1] if continued else topic
 
@@ -36,11 +38,13 @@ def partition_key(topic: str, partition: int) -> str:
 
 
 def parse_partition_key(key: str) -> TopicPartition | None:
-    """The topic and partition in a key; None if it is not one of ours."""
+    """The topic and partition in a key; None if the broker did not write the key."""
     topic, slash, number = key.rpartition("/")
     return (topic, int(number)) if slash and topic and number.isascii() and number.isdigit() else None
 
 
 def hash_key(key: str) -> int:
-    """The hash key. It never changes: another key would be in another shard, and the partition would lose its order."""
+    """The hash key. This function must never change: a record with another hash key could be in another shard, and the
+    partition would lose its order.
+    """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEY_COUNT

@@ -57,7 +57,8 @@ class StreamReader:
         # For each original topic, the topics in use that continue it, for which arrivals are also reported. Reading
         # threads only add entries, in single steps; a reporting thread takes a copy.
         self._continuing: dict[str, set[str]] = {}
-        # Two threads may read the same end at once. It no longer changes, so either result may be kept.
+        # The ends of partitions of continued topics. Two threads may read the same end at once; it no longer changes,
+        # so either result may be kept.
         self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
@@ -70,22 +71,25 @@ class StreamReader:
     # The tip
 
     def partition_state(self, topic: str, partition: int, as_of: float | None = None) -> IndexingState:
-        """A partition, counted to its tip at `as_of`; without `as_of`, as it was a little while ago."""
+        """The state of a partition after the records that were at its tip at `as_of`; without `as_of`, as it was up to
+        `shared_for` seconds ago.
+        """
         if self._topics.get(topic).topic.continued_in is not None:
             return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
-            # Noted before the search for the tip: every later arrival is then reported.
+            # The topic is noted before the tip is read, so that every later arrival is reported.
             self._continuing.setdefault(original_topic(topic), set()).add(topic)
         if as_of is None:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, trust_pushes=True)
         else:
             self.tails.read_until(hash_key(key), as_of)
-        # Another thread may have read on since: then more is numbered than was asked for, which is equally valid.
+        # Another thread may have read on since. Then the state covers more records than requested, which is equally
+        # valid.
         return self._number_to_newest(key, topic, partition)
 
     def adopt_continued_topics_of(self, old: StreamReader) -> None:
-        """Also report arrivals for the continued topics of another reader, because their watchers ask again only after
+        """Also report arrivals for the continued topics of another reader, because their watchers read again only after
         a report."""
         self._continuing = old._continuing  # both are stream readers
 
@@ -108,7 +112,7 @@ class StreamReader:
         known = self._ends.get((topic, partition))
         if known is None:
             if len(self._ends) >= MAX_KNOWN_ENDS:
-                self._ends.clear()  # some belong to deleted topics; the others are read again
+                self._ends.clear()  # some topics may have been deleted; the ends of the others are read again
             known = self._ends[topic, partition] = self._indexed_state(topic, partition)
         return known
 
@@ -119,8 +123,9 @@ class StreamReader:
         return head.state
 
     def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
-        # Several threads may number the same partition, while indexing and forgetting continue: a result that does not
-        # connect with the stored one is dropped, and numbering starts again from the current head.
+        # Several threads may number the same partition, while other records are indexed or evicted from memory. A
+        # result that does not connect with the records in memory is dropped, and numbering starts again from the
+        # current head.
         while (state := self._recent_records.numbering_state(key, topic)) is None:
             start = self._indexed_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
@@ -161,10 +166,10 @@ class StreamReader:
         if found.continued_in is not None or state is None or start >= state.next_offset:
             state = self.partition_state(topic, partition)
         if start > state.next_offset:
-            # Another process may have learned of more a moment ago.
+            # Another process may have returned later events a moment ago, so read up to now.
             state = self.partition_state(topic, partition, time.monotonic())
         if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
-            # The event was numbered before the topic ended earlier, so it belongs to the following timeline.
+            # The event was numbered before the topic ended earlier, so it now belongs to the following timeline.
             raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next_offset:
@@ -203,7 +208,7 @@ class StreamReader:
         compacted = start < known_topic.compacted.get(partition, 0)
         if not compacted:
             remembered = self._recent_records.frames_from(key, topic, start, limit, max_bytes)
-            # A topic that has ended may be indexed further than this process has read it.
+            # A topic that has ended may be indexed further than this process has read.
             if remembered:
                 return slice_frames(remembered, start, limit, max_bytes)
         segment, known = self._find_numbering_start(topic, partition, start)
@@ -243,7 +248,7 @@ class StreamReader:
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.next_offset <= start:
             return None, NumberingStart(head)
-        # It has just been indexed.
+        # The events have just been indexed, so look for their segment again.
         segment = self._find_segment_containing(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
@@ -256,7 +261,9 @@ class StreamReader:
     def _read_from_archive(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice | None:
-        """The events after an offset in its segment and those that follow. None if the object is gone."""
+        """Events from an offset on, in its segment and those that follow. None if the archive no longer has the
+        segment's object.
+        """
         assert self._archive is not None
         try:
             return self._archive.read_from_segment(segment, topic, partition, start, limit, max_bytes)
@@ -266,8 +273,8 @@ class StreamReader:
     # Times
 
     def _search_index_by_time(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
-        """The beginning of the first segment with an event stored then or later; the end of all segments if there is
-        none.
+        """The first offset of the first segment with an event that was stored at `stored_at` or later; the end of all
+        segments if there is none.
         """
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.latest_stored_at < stored_at:

@@ -16,7 +16,7 @@ from nakadi.engines.kinesis.numbering import ArrivedRecord, state_after_record
 from nakadi.model.log_index import IndexingState, RecordPosition
 
 RECORD_OVERHEAD_BYTES = 250
-"""The memory of a record besides its bytes."""
+"""About how many bytes of memory a record takes besides its own bytes."""
 
 RankOf = Callable[[RecordPosition | None], tuple[int, int]]
 
@@ -112,7 +112,7 @@ class RecentRecords:
             if partition_records.numberer_for(topic) is not None:
                 return True
             if partition_records.numberer is not None:
-                # The partition has frames of the earlier topic. From here on, events are kept as records again.
+                # The partition has frames of the earlier topic. From now on, its records are kept for the new topic.
                 partition_records = self._recent_records[key] = PartitionRecords(
                     last_evicted_position=partition_records.numberer.state.last_position
                 )
@@ -125,7 +125,7 @@ class RecentRecords:
             return True
 
     def frames_from(self, key: str, topic: str, start: int, limit: int, max_bytes: int) -> Sequence[Frame] | None:
-        """The frames from the one with offset `start` on; None if that frame is not in memory."""
+        """The frames from that with the offset `start` on; None if that frame is not in memory."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             if (

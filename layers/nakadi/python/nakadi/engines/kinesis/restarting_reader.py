@@ -26,7 +26,8 @@ StreamReaderFactory = Callable[[LastWrittenRecords], StreamReader]
 
 
 class RestartingReader:
-    """Asks a `StreamReader`. Every new reader knows the records that this process stored itself.
+    """Passes calls on to a `StreamReader`, and replaces it if it has lost its place. Every new reader knows which
+    records this process has stored.
 
     `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old reader uses that
     one, which answers correctly or has lost its place.
@@ -40,7 +41,7 @@ class RestartingReader:
         self._reader = new_reader(self._last_written)
 
     def remember_acknowledged(self, position: RecordPosition) -> None:
-        """Note a record that this process knows: no later answer may be older."""
+        """Remember a record that was acknowledged to a publisher of this process: no later result may lack it."""
         self._last_written.remember_stored(position)
 
     def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses) -> bool:
@@ -84,7 +85,7 @@ class RestartingReader:
             if self._reader is old:
                 self._shard_trees.refresh()
                 reader = self._new_reader(self._last_written)
-                # Before any thread can use the reader, and so before it reports anything.
+                # This comes before any thread can use the reader, and so before it reports arrivals.
                 reader.adopt_continued_topics_of(old)
                 self._reader = reader
             return self._reader

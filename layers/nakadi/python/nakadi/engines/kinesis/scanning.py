@@ -1,4 +1,6 @@
-"""Reads a partition from a known position in the stream, for readers that are behind the process's memory."""
+"""Reads a partition from a known position in the stream, for readers at positions that the process no longer has in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ MAX_REMEMBERED_STATES = 1000
 
 YOUNG_RECORD_MAX_AGE_SECONDS = 12 * 3600.0
 REMEMBERED_STATE_MAX_AGE_SECONDS = 3600.0
-"""How long a place is remembered. A stream keeps records for at least a day, much longer than this."""
+"""How long the end of a scan is remembered. A stream keeps records much longer, for at least a day."""
 
 
 class NumberingStart(NamedTuple):
-    """The place where counting begins, and when the first events after it were stored, if known."""
+    """The state from which numbering begins, and when the first events after it were stored, if that is known."""
 
     state: IndexingState
     first_stored_at: int | None = None
@@ -40,7 +42,7 @@ NO_REMEMBERED_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
 
 
 class ScanCache(Struct):
-    """The places where scans ended, so that the next scan continues there."""
+    """The states at the ends of scans, so that the next scan continues there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _states: OrderedDict[TopicPartition, tuple[float, IndexingState]] = field(default_factory=OrderedDict)
@@ -67,7 +69,7 @@ class Scanner:
     def read_unfinished_parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
         """The records of appends that were not complete at this state: the bytes of their frames' parts.
 
-        Parts of an append that was abandoned long ago may be missing: nothing will complete it.
+        Parts of an append that was abandoned long ago may be missing, because it will never be completed.
         """
         found = {part.position: self._read_frame_part(part.position) for part in state.unfinished_parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
@@ -94,7 +96,9 @@ class Scanner:
     def _number_records_from(
         self, key: str, start: NumberingStart
     ) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
-        """Number records from a position. If the stream had forgotten some, events would get wrong numbers."""
+        """Number records from a position. Raises if the stream has forgotten some of them, because events would get
+        wrong numbers.
+        """
         counter = RecordNumberer(start.state, self.read_unfinished_parts(start.state))
         expected = start.first_stored_at
         for record in self.read_records(key, start.state):
@@ -117,7 +121,9 @@ class Scanner:
         return counter.state
 
     def _remember_if_young(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
-        """Remember a place only if the stream cannot forget the following records while it is remembered."""
+        """Remember the end of a scan, but only if the stream cannot forget the following records while it is
+        remembered.
+        """
         if time.time() - last.arrived_at_ms / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
             self._remembered.remember_state(key, state)
 
@@ -139,7 +145,7 @@ class Scanner:
                     break
 
     def _read_frame_part(self, position: RecordPosition) -> bytes | None:
-        """One record's part of a frame; None if the stream has forgotten it."""
+        """The part of a frame in the record at a position; None if the stream has forgotten the record."""
         if position.shard not in self._shard_trees.tree_for_ranking(position):
             return None
         cursor = ShardCursor(self._stream, position.shard, position.sequence, including=True)

@@ -1,4 +1,4 @@
-"""Watching the shards of a stream: while there are watchers, every shard is polled, or pushed."""
+"""Watching the shards of a stream: while there are watchers, every shard is polled, or Kinesis pushes its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 MAX_GAP_WAIT_INTERVALS = 25
-"""Housekeeping closes a gap, which takes minutes; until then, the watch reads a shard with a gap less often."""
+"""Housekeeping closes a gap, which takes minutes; until then, the watch reads a shard with a gap less often, by up to
+this factor.
+"""
 
 
 class ShardWatch:
@@ -47,7 +49,7 @@ class ShardWatch:
         self._ended.set()
 
     def join_threads(self) -> None:
-        # A copy, because threads may still begin others, until they see `_ended` under the lock.
+        # A copy is needed, because threads may still begin other threads, until they see `_ended` under the lock.
         for thread in tuple(self._threads.values()):
             thread.join()
 
@@ -55,7 +57,7 @@ class ShardWatch:
         while not self._ended.is_set():
             try:
                 leaves = self._shard_trees.current.leaves()
-            except Exception:  # whatever the error was, the threads that wait for news must not wait forever
+            except Exception:  # after any error, go on, because other threads wait for reports
                 log.warning("Listing the shards failed, trying again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
                 continue
@@ -74,13 +76,12 @@ class ShardWatch:
         """Read one shard to its end, then begin with its children."""
         while not self._ended.is_set():
             try:
-                # A shard that other threads have just read need not be read again: streams that begin read it in any
-                # case.
+                # A shard that another thread, such as one that begins a stream, has just read need not be read again.
                 recently = time.monotonic() - self._interval / 2
                 ended = self._reader.read_to_tip(shard, recently, GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
-                    # The reads above cover records that cannot be pushed, and those that a silent subscription failed
-                    # to deliver.
+                    # The polls above read records that cannot be pushed, or that a silent subscription failed to
+                    # deliver.
                     ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
                 if ended and self._start_threads_of_children(shard):
                     return
@@ -115,9 +116,9 @@ class ShardWatch:
 class SharedShardWatch:
     """Watches as long as there are watchers.
 
-    When the last watcher leaves, the watch ends, and nobody waits for it, because its threads may wait for Kinesis. If
-    another watcher comes meanwhile, two threads read a shard for a moment. Each record is still taken once, by the
-    reader of its shard, which has a lock.
+    When the last watcher leaves, the watch ends. The watcher does not wait for the end, because the watch's threads may
+    wait for Kinesis. If another watcher comes meanwhile, two threads read a shard for a moment. Each record is still
+    taken once, by the reader of its shard, which has a lock.
     """
 
     def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:

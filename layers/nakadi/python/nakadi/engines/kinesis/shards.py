@@ -55,12 +55,14 @@ class ShardTree:
         return [each.id for each in self._shards.values() if shard in each.parent_ids]
 
     def leaves(self) -> list[str]:
-        """The shards without children: at any moment, they share all hash keys among them."""
+        """The shards without children, which together cover all hash keys, each once."""
         parents = {parent for shard in self._shards.values() for parent in shard.parent_ids}
         return [shard for shard in self._shards if shard not in parents]
 
     def rank(self, position: RecordPosition | None) -> tuple[int, int]:
-        """A key that sorts the records of one partition in order. The key for no record sorts before every record."""
+        """A key that sorts the records of one partition in order. The key for None sorts before that of every
+        record.
+        """
         return (
             (UNLISTED_SHARD_DEPTH, -1)
             if position is None

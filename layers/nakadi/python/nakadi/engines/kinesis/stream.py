@@ -1,4 +1,4 @@
-"""The stream as Kinesis presents it: a few calls, whose failures are in `failures`."""
+"""The stream as Kinesis presents it: a few calls, which raise the exceptions in `failures`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MAX_WAIT_TO_BEGIN_READING_SECONDS = 5.0
 five calls a second, and with no other process, 25 readers have room."""
 
 MAX_WAIT_TO_READ_ON_SECONDS = 10.0
-"""How long a reader that has begun waits for a turn: longer, because a refusal would waste the records that it has
-read."""
+"""How long a reader that has begun waits for a turn: longer than one that begins, because a refusal would waste the
+records that it has read."""
 
 IDLE_CONNECTION_MAX_AGE_SECONDS = 10.0
 """The other end may have closed a connection that was unused for this long, above all while a function was frozen. A
@@ -65,8 +65,8 @@ class OutgoingRecord(NamedTuple):
 
 class RecordPage(NamedTuple):
     """`continuation` is None at the end of a closed shard; `at_tip` says that the shard has no more records at the
-    moment. The records include all records stored before `asked_at`, by the steady clock; a push proves nothing of this
-    kind.
+    moment. The records include all records stored before `asked_at`, by the steady clock; a push does not guarantee
+    that.
     """
 
     records: list[ArrivedRecord]
@@ -88,7 +88,7 @@ class Stream:
     def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
         self._client = client
         self.name = name
-        # Kinesis counts both for each shard separately, over all processes.
+        # Kinesis limits reads and requests for iterators separately for each shard, over all processes.
         self._pace = CallRate(1 / reads_per_second)
         self._iterator_pace = CallRate(1 / reads_per_second)
         self._lock = threading.Lock()
@@ -126,8 +126,8 @@ class Stream:
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due. Raises `ShardBusy`."""
         self._pace.wait_for_turn(shard, MAX_WAIT_TO_READ_ON_SECONDS)
-        # Taken only when its turn comes, so that this read includes records stored meanwhile, and serves the threads
-        # that arrived meanwhile.
+        # The time is taken only when the read has its turn, because the read includes records stored until then, and so
+        # serves threads that arrived while it waited.
         asked_at = time.monotonic()
         with self._pace.observe_outcome(shard), self._connection_for_call():
             answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
@@ -150,10 +150,10 @@ class Stream:
 
     @contextmanager
     def _connection_for_call(self) -> Iterator[None]:
-        """A context around a call: it gets a new connection, unless one was opened a moment ago."""
+        """A context around a call. If the connections were unused for too long, the call gets a new one."""
         with self._lock:
             # The age is measured by the time of day, because the steady clock may stop while a function is frozen.
-            # Connections are not closed during another call, which may have just chosen one.
+            # Connections are not closed during another call, which may be about to use one.
             if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_CONNECTION_MAX_AGE_SECONDS:
                 self._client.close()
             self._under_way += 1
@@ -166,8 +166,8 @@ class Stream:
                 self._used_at = time.time()
 
     def _request_iterator(self, shard: str, **position: str) -> str:
-        """Request an iterator; waits until another one is due. Raises `ShardBusy`, also if there would be no turn to
-        use it.
+        """Request an iterator, after waiting for a turn. Raises `ShardBusy`, also if there would be no turn to use the
+        iterator.
         """
         self._pace.check_has_room(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
         self._iterator_pace.wait_for_turn(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
@@ -189,8 +189,8 @@ def translate_errors() -> Iterator[None]:
 
 
 def _require_field(answer: Mapping[str, Any], name: str) -> Any:
-    """Raise if a field is missing: another device may have answered instead of Kinesis, and nobody knows whether
-    Kinesis did anything.
+    """A field of an answer. Raises if it is missing: a proxy may have answered instead of Kinesis, so it is unknown
+    whether the call had an effect.
     """
     if name not in answer:
         raise StreamCallFailed(

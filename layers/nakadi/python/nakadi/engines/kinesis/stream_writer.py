@@ -1,4 +1,4 @@
-"""Puts records into the stream, several appends in one call."""
+"""Puts records into the stream. One call stores the records of several partitions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ MAX_PUT_CALL_BYTES = 5_000_000
 MAX_PUT_CALL_RECORDS = 500
 
 APPEND_TIMEOUT_SECONDS = 3.0
-"""A publisher that waits for a throttled shard occupies one of a limited number of functions, and it can retry better
-than the broker. The time is much shorter than a reader waits for the last part of an append."""
+"""A publisher that waits for a throttled shard occupies one of a limited number of functions, and can retry better than
+the broker, so the broker gives up soon. This time is much shorter than that for which a reader waits for the last part
+of an append."""
 
 REFUSED_AS_TIMED_OUT = AppendRefused("timed out")
 REFUSED_AS_FAILED = AppendRefused("internal error")
@@ -94,7 +95,7 @@ class StreamWriter:
         return {number: queue.outcome for number, queue in queues.items() if queue.outcome is not None}
 
     def _send_next_record_of_each(self, queues: Sequence[_SendQueue]) -> bool:
-        """Send the next record of each queue, and return whether any has to wait."""
+        """Send the next record of each queue, and return whether any queue has to wait before it is sent again."""
         try:
             fates = self._stream.put_records([queue.next_record for queue in queues])
         except StreamCallFailed as trouble:
@@ -119,7 +120,7 @@ def _apply_put_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -
 
 
 def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]]:
-    """Queues whose next records fit into one call."""
+    """Groups of queues whose next records fit into one call."""
     call: list[_SendQueue] = []
     size = 0
     for queue in queues:

@@ -33,18 +33,20 @@ RecordsReceiver = Callable[[list[ArrivedRecord], RankOf], None]
 
 
 class ShardPositionLost(Exception):
-    """Raised when a shard cannot be read on from its reader's position: the shard is gone, or was not read for too
-    long.
+    """Raised when reading of a shard cannot continue from its reader's position: the shard no longer exists, or was not
+    read for too long.
     """
 
 
 MAX_READ_PAUSE_SECONDS = 3600.0
-"""The longest pause between two reads. A stream keeps records for a day at least, and the last read may have been hours
-behind."""
+"""The longest pause between two reads. A stream keeps records for a day at least, and the last read may have returned
+records that were hours old."""
 
 
 RETRY_AFTER_REFUSAL_SECONDS = MAX_READ_INTERVAL_SECONDS
-"""The time after which Kinesis will probably answer a shard's readers again: their longest pause."""
+"""The time after which Kinesis will probably answer reads of a shard again. It equals the longest pause between two
+reads.
+"""
 
 
 class ShardTail:
@@ -55,8 +57,8 @@ class ShardTail:
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
-        # The lock's holder writes it, and the next holder reads it: a thread that waited while Kinesis refused the
-        # read, or that comes right afterwards, is also refused. Otherwise another thread would read each time.
+        # A thread that waited while Kinesis refused a read, or that comes before this time, is refused without a read.
+        # Otherwise each of these threads would try to read in turn. Only the holder of the lock uses this value.
         self._busy_until = float("-inf")
         self._last_failure: Unavailable | None = None
         self._pushes = 0
@@ -76,11 +78,12 @@ class ShardTail:
     def read_until(
         self, as_of: float, last_sequence: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
     ) -> None:
-        """Read on until everything that existed at `as_of` is known, and the record with that sequence number.
+        """Read on until all records that existed at `as_of` are known, and also the record with the number
+        `last_sequence`.
 
         One thread reads for all waiting threads: a page that is requested after they came has everything they need. If
-        Kinesis refuses it for as long as a thread waits, all of them are refused, and so is any thread that comes
-        before the time at which they may come back.
+        Kinesis refuses the page for as long as that thread tries, all waiting threads are refused, and so is any thread
+        that comes before `_busy_until`.
         """
         with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
@@ -110,15 +113,14 @@ class ShardTail:
 
     @property
     def receives_pushes(self) -> bool:
-        """Whether Kinesis pushes new records: then a caller that does not need the exact tip need not read."""
+        """Whether Kinesis pushes new records: then a caller that does not need the latest records need not read."""
         return self._pushes > 0
 
     def receive_pushed_pages(
         self, pages: Iterator[RecordPage], receive: Callable[[list[ArrivedRecord]], None]
     ) -> Generator[None]:
-        """Take pushed records, page by page. It begins after the records that were read by that moment and leaves
-        nothing out; reads that happen meanwhile do the same. Whichever arrives first is taken, and the other's
-        records are known by then."""
+        """Take pushed records, page by page. The pages begin after the records that were read before, and leave nothing
+        out. Reads may happen at the same time: each record is taken from whichever brings it first."""
         pushed = False
         try:
             for page in pages:
@@ -149,7 +151,7 @@ class ShardTail:
 
 
 class LastWrittenRecords:
-    """The last record of each shard that this process stored: no answer of this process may be older."""
+    """The last record of each shard that this process has stored: no result of this process may lack it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -189,7 +191,9 @@ class ShardTails:
         self._last_written = last_written
 
     def read_until(self, hash_key: int, as_of: float, *, trust_pushes: bool = False) -> None:
-        """Ensure that all events that a partition had at `as_of` are known; `trust_pushes`: or all pushed records."""
+        """Ensure that all events that a partition had at `as_of` are known. With `trust_pushes`, the records that
+        Kinesis has pushed suffice.
+        """
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         shard_tree = self._tree_with_written_shards()
         while self.read_to_tip(shard_tree.shards_covering(hash_key)[-1], as_of, patience, trust_pushes=trust_pushes):
@@ -216,7 +220,7 @@ class ShardTails:
         try:
             tail.read_until(enough, self._last_written.last_sequence(shard), self._receive_records, patience)
         except GapFound:
-            # Once the gap is closed, reading of the shard starts again after it.
+            # Forget the reader: once the gap is closed, reading of the shard starts again after the gap.
             with self._lock:
                 self._tails.pop(shard, None)
             raise
@@ -260,13 +264,13 @@ class ShardTails:
         return found
 
     def _is_followed(self, shard_tree: ShardTree, shard: str) -> bool:
-        """Whether a shard or one of its ancestors is read, across any number of splits and merges."""
+        """Whether this process reads a shard or one of its ancestors, across any number of splits and merges."""
         return shard in self._tails or any(
             self._is_followed(shard_tree, parent) for parent in shard_tree.listed_parents(shard)
         )
 
     def _begin_tail(self, shard: str, progress: Mapping[str, ShardProgress]) -> ShardTail:
-        """Begin a reader where its parents' readers end, or otherwise where the index ends."""
+        """Begin to read a shard where the readers of its parents end; without such readers, where the index ends."""
         if shard not in self._tails:
             now = time.time()
             shard_tree = self._shard_trees.tree_with(shard)
@@ -276,8 +280,8 @@ class ShardTails:
             parents = shard_tree.listed_parents(shard)
             followed = [parent for parent in parents if self._is_followed(shard_tree, parent)]
             if not followed and any(known not in shard_tree for known in self._tails):
-                # This shard may descend from one that was followed, by way of shards that have expired: the index
-                # covers their records, but the trails of this process do not.
+                # This shard may descend from a shard that this process followed, through shards that have expired. The
+                # index has the records of these, but this process has not read them.
                 raise ShardPositionLost(shard)
             if followed or not indexed.last_sequence:
                 lost = shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
@@ -286,7 +290,8 @@ class ShardTails:
                 for parent in followed if indexed.last_sequence else parents:
                     self._begin_tail(parent, progress)
                 cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(last_sequence=0, ended=False))
-                # The first records of this shard may be as old as the last read of its parents.
+                # The first records of this shard may be older than this moment, by the time since its parents were last
+                # read.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )

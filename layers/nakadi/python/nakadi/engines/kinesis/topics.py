@@ -1,12 +1,13 @@
-"""The index's information about topics, as fresh as necessary.
+"""What the index knows of topics, as fresh as each caller needs it.
 
-A publisher does not ask the index about every append. For a while, its *lease*, it relies on its knowledge; a process
-that seals a topic announces this first, waits until every lease has run out, and only then writes the seal into the
-log. So a publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
+A publisher does not ask the index before every append. For a while, its *lease*, it relies on what it has read; a
+process that seals a topic announces this first, waits until every lease has run out, and only then writes the seal into
+the log. So a publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
 
-Sealing, continuing and deleting are counted in the step that makes them. So if the number of a topic is the same as
-before the topic was read, a new lease begins at the time of that number's request, and one request renews the leases
-of all topics. Changes of the oldest offset are frequent and not counted: readers ask for the topic itself.
+Sealing, continuing and deleting are counted in the step that makes them. So if the number of changes for a topic is the
+same as before the topic was read, a new lease begins at the time at which that number was requested, and one request
+renews the leases of all topics. Changes of the oldest offset are frequent and not counted: readers read the topic
+itself.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAX_KNOWN_TOPICS = 10_000
 
 
 class KnownTopic(Struct, frozen=True):
-    """A topic at a certain moment, by two clocks: one may be set back, the other stops with the machine.
+    """A topic at a certain moment, by two clocks: one may be set back, the other stops while the machine is suspended.
 
     `change_count` is its bucket's count before it was read, if known.
     """
@@ -55,16 +56,14 @@ class TopicCache:
         return known if known is not None and self.is_valid(known) else self.read_again(topic)
 
     def get_for_append(self, topic: str) -> KnownTopic:
-        """The topic, in which nothing that matters to an append had changed less than a lease ago. Raises
-        `UnknownTopic`.
-        """
+        """The topic as it was at most a lease ago, in everything that matters to an append. Raises `UnknownTopic`."""
         known = self._known.get(topic)
         if known is not None and self.is_valid(known):
             return known
         look = self._watch.read_counters(self._lease)
         if known is not None and known.change_count == look.changes.count_of_bucket(change_bucket(TOPICS_KIND, topic)):
             renewed = replace(known, known_at_monotonic=look.machine_uptime, known_at_wall=look.wall_clock_time)
-            # The machine may have been suspended since that reading, and its monotonic clock with it.
+            # The machine may have been suspended since the numbers were read, and its monotonic clock with it.
             if self.is_valid(renewed):
                 return renewed
         return self.read_again(topic)
@@ -87,7 +86,8 @@ class TopicCache:
     def latest_continuation(self, topic: str) -> tuple[str, KnownTopic]:
         """The topic in which a topic's records are numbered, as far as known. Raises `UnknownTopic`.
 
-        A publisher may still use a continued, or even a deleted topic: its records belong to the continuation.
+        A publisher may still use the name of a continued, or even a deleted topic: its records then belong to the
+        continuation.
         """
         known = self.get_for_append(topic)
         while known.topic.continued_in is not None:
@@ -111,6 +111,6 @@ class TopicCache:
             self._known.pop(topic, None)
 
     def wait_until_leases_expire(self) -> None:
-        """Return when no process relies on the state before this call any longer."""
+        """Return when no process relies any longer on what the index had before this call."""
         # A clock may run a little faster than another.
         time.sleep(1.05 * self._lease)

@@ -47,9 +47,10 @@ class _SubscriptionState(Struct):
 class MemoryCoordination:
     """Coordination in memory, which ends with the process.
 
-    The lock replaces a transaction: a value read under it holds until it is released. Listeners are called without
-    it, since they may ask for the new state at once. So two changes may be reported in reverse order, which is
-    harmless: a report names the value to read again, or a session's latest commit, which only grows.
+    The lock replaces a transaction: a value that is read while the lock is held stays true until it is released.
+    Listeners are called without the lock, because they may read the new state at once. So two changes may be reported
+    in reverse order. This is harmless: a report names the value to read again, or a session's latest commit, which only
+    grows.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,8 @@ class MemoryCoordination:
         consumed_again = partitions_consumed_again(new, positions)
         with self._lock_while_open():
             kept = self._state_of(subscription)
-            # Two sessions that rebalance at the same time have read the same revision: the second one reads again.
+            # Two sessions that rebalance at the same time have read the same revision: the session that writes second
+            # is refused, and reads again.
             if kept.assignment.revision != old.revision:
                 raise AssignmentChanged(subscription)
             kept.assignment = with_next_revision(old, new)
@@ -105,8 +107,8 @@ class MemoryCoordination:
     ) -> CommitResultByPartition:
         with self._lock_while_open():
             offsets = self._state_of(subscription).offsets
-            # The owner and the position are compared in the step that moves the offset: a partition that was handed
-            # over meanwhile is not its session's any more, and an offset never goes back.
+            # The owner and the position are compared in the step that moves the offset: a session cannot commit a
+            # partition that was handed over meanwhile, and an offset never goes back.
             verdicts = {
                 partition: commit_result(offsets.get(partition), session, at) for partition, at in positions.items()
             }
@@ -164,13 +166,13 @@ class MemoryCoordination:
         with self._lock_while_open():
             lot = self._state_of(subscription).parked_events
             for position in positions:
-                # Another thread may have removed it, which has the same result.
+                # If another thread has already removed the event, the result is the same.
                 lot.pop((partition, position), None)
 
     def remove_subscription_state(self, subscription: str) -> None:
         with self._lock_while_open():
             # A later commit finds no offset, and a session that joins later begins a new state, which it removes when
-            # it finds its subscription gone.
+            # it finds that its subscription was deleted.
             self._kept.pop(subscription, None)
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
 

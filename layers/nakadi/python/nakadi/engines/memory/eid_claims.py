@@ -14,7 +14,7 @@ class MemoryEidClaims:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # In the order of writing, so that claims that nobody needs come first.
+        # The claims are in the order in which they were written, so that the oldest come first.
         self._claims: dict[bytes, EidClaim] = {}
         self._closed = False
 

@@ -1,4 +1,4 @@
-"""The event log in memory: lists under a lock, with exactly the promises of the port."""
+"""The event log in memory: lists under a lock, with the promises of the port and no others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _PartitionEvents(Struct):
         total = 0
         for count, event in enumerate(found):
             total += len(event.record.value or b"")
-            # At least one is read, however long it is.
+            # At least one event is returned, however long it is.
             if total > max_bytes and count:
                 del found[count:]
                 break
@@ -109,7 +109,7 @@ class MemoryLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._topics: dict[str, _MemoryTopic] = {}
-        # The ids by scope, in the order of the appends.
+        # The ids of events by scope, in the order of the appends.
         self._eids: dict[str, dict[bytes, _RememberedEid]] = {}
         self._announcements = PartitionListeners()
         self._closed = False
@@ -139,7 +139,7 @@ class MemoryLog:
             found, now = self._require_open_partitions(topic, batches), self._clock.now()
             for number, records in batches.items():
                 found.partitions[number].append(records, now)
-        # Not under the lock, because listeners may read.
+        # Listeners are called without the lock, because they may read.
         for number in batches:
             self._announcements.announce_events(topic, number)
         return dict.fromkeys(batches, AppendStored())
@@ -219,7 +219,9 @@ class MemoryLog:
         return found
 
     def _remember_eids(self, ids: EventIds, next_offsets: dict[int, int], now: datetime) -> PlacesByPartition:
-        """Remember the new ids, each with the offset that its event will get; return the places of the others."""
+        """Remember the new ids, each with the offset that its event will get; return the places of the first events
+        with the other ids.
+        """
         self._forget_expired_eids(now)
         remembered = self._eids.setdefault(ids.scope, {})
         duplicates: dict[int, dict[int, EventPlace]] = {}
@@ -233,7 +235,7 @@ class MemoryLog:
                 duplicates.setdefault(partition, {})[index] = first.place
                 continue
             place = EventPlace(ids.timeline, partition, next_offsets[partition])
-            remembered.pop(eid, None)  # so that the newest comes last
+            remembered.pop(eid, None)  # so that the newest id comes last
             remembered[eid] = _RememberedEid(place, now, now + ids.window)
             next_offsets[partition] += 1
         return duplicates

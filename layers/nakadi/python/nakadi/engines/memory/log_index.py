@@ -110,7 +110,8 @@ class MemoryLogIndex:
     ) -> bool:
         with self._lock_while_open():
             there = self._partitions.setdefault((topic, partition), _PartitionIndex())
-            # Two indexers may read the same records. Both began at the same head, and the second is refused.
+            # Two indexers may read the same records. Both start from the same head, so the one that writes second is
+            # refused.
             if there.head.revision != expected_revision:
                 return False
             there.head = replace(head, revision=expected_revision + 1)
@@ -139,7 +140,7 @@ class MemoryLogIndex:
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
         with self._lock_while_open():
             known = self._require_topic(topic)
-            # If two threads trim, the later one does not move the mark back.
+            # If two threads trim, the later one does not move the oldest offset back.
             grown = max(oldest_offset, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
             there = self._index_of_partition((topic, partition)).segments
@@ -166,7 +167,8 @@ class MemoryLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
         with self._lock_while_open():
-            # All threads share one clock, and check and change in one step, so two owners cannot both have it.
+            # All threads share one clock, and a claim is checked and changed in one step, so two owners cannot both
+            # have it.
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and now < until <= latest_plausible_expiry(now, seconds):
                 return False
@@ -175,7 +177,7 @@ class MemoryLogIndex:
 
     def release_claim(self, name: str, owner: str) -> None:
         with self._lock_while_open():
-            # A slow owner may have lost the claim to another one, which keeps it.
+            # A slow owner may have lost the claim to another owner, which keeps it.
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 

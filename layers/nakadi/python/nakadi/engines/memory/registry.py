@@ -29,7 +29,9 @@ from nakadi.ports.registry import (
 
 
 class _DocumentsOfKind(Struct):
-    """Revision and text of documents: a caller may change the document it got without changing the stored one."""
+    """The documents of a kind, by key: their revisions and texts. Stored as text, a document does not change if a
+    caller changes the one that it got.
+    """
 
     revision_and_json_by_key: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     sorted_keys: list[str] = field(default_factory=list)
@@ -54,8 +56,8 @@ class _DocumentsOfKind(Struct):
 class MemoryRegistry:
     """A registry in memory, which ends with the process.
 
-    Each call holds the lock from its first read to its last change, like a transaction elsewhere. Entries are bytes,
-    which never change: so they are parsed without the lock, and no caller delays another.
+    Each call holds the lock from its first read to its last change, like a transaction of a database. Entries are
+    bytes, which never change, so they are parsed without the lock, and no caller delays another.
     """
 
     def __init__(self) -> None:

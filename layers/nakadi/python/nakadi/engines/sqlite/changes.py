@@ -26,7 +26,7 @@ APPEND_CHECK_INTERVAL_SECONDS = 0.04
 """The time between two looks. A look is one statement that reads a counter in shared memory."""
 
 MAX_KNOWN_LOGS = 10_000
-"""The number of logs for which this process knows how far it has informed readers."""
+"""For how many logs this process remembers up to which offset it has informed readers."""
 
 SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
 
@@ -38,7 +38,7 @@ SELECT_APPENDED_PARTITIONS = """
 
 
 class AppendReporter(Protocol):
-    """Reports the appends of other processes while anything in this process needs them."""
+    """Reports the appends of other processes while there are watchers in this process."""
 
     def add_watcher(self) -> None:
         """Begin to report appends by other processes, if that has not begun."""
@@ -61,10 +61,10 @@ class AppendPoller(ChangePoller):
 
     def remember_own_appends(self, arrivals: Iterable[CommittedAppend]) -> None:
         """Note appends that this process has announced itself."""
-        # The writing thread calls this while another thread polls. If the poller finds them before they are noted here,
-        # they are announced twice, which costs readers a needless look.
+        # The writing thread calls this while another thread polls. If the poller finds appends before they are noted
+        # here, they are announced twice, which costs readers a needless read.
         if len(self._known) > MAX_KNOWN_LOGS:
-            # Most belong to deleted topics. Appends to the others may be announced twice, as above.
+            # Most of these logs belong to deleted topics. Appends to the others may be announced twice, as above.
             self._known.clear()
         for arrival in arrivals:
             self._known[arrival.log_id] = arrival.next_offset
@@ -115,7 +115,8 @@ INSERT_CHANGE = f"""
     RETURNING number
 """  # noqa: S608  # only the constant above
 
-# For a connection that changes offsets only by commits, which are then noted within the same statement.
+# A trigger for a connection that changes offsets only by commits, so that each commit is noted within the same
+# statement.
 CREATE_TRIGGER_INSERTING_CHANGES = f"""
     CREATE TEMP TRIGGER note_each_commit BEFORE UPDATE ON main.offsets BEGIN
         INSERT INTO coordination_news (subscription, changed, number)
@@ -134,8 +135,8 @@ DELETE_OLD_CHANGES = f"""
 
 
 REPORT_FORMAT = struct.Struct("<QB55p")
-"""A number, the index of a change in `CHANGE_KINDS`, and a subscription. 64 bytes: a pipe has room for whole ones only,
-and writes of several processes are not mixed up."""
+"""A number, the index of a change in `CHANGE_KINDS`, and a subscription. It has 64 bytes, so that a pipe has room only
+for whole reports, and writes of several processes are not mixed."""
 
 MAX_REPORTS_AT_ONCE = 1024
 MAX_SUBSCRIPTION_NAME_BYTES = 54
@@ -145,7 +146,7 @@ CHANGE_KINDS = tuple(SubscriptionChange)
 class ChangePipes:
     """Pipes through which the processes of a broker report changes of subscriptions to each other, at once.
 
-    Each process reads one pipe, and writes to the pipes of the others. Nothing depends on them: if a pipe has no room
+    Each process reads one pipe, and writes to the pipes of the others. Nothing depends on the pipes: if one has no room
     for a report, the change is found in the file a moment later.
     """
 
@@ -172,7 +173,7 @@ class ChangePipes:
 
     @staticmethod
     def new_nonblocking_pipe() -> tuple[int, int]:
-        """A pipe, the end to read from first. Neither end waits."""
+        """A pipe: the end to read from, then the end to write to. No operation on either end waits."""
         ends = os.pipe()
         for each in ends:
             os.set_blocking(each, False)
@@ -196,11 +197,11 @@ class FileChangePoller(ChangePoller):
         self._report = tell
         self._pipes = pipes
         self._last = 0
-        # Numbers of changes that listeners already know, and that the next look will find.
+        # Numbers of changes that were already reported to listeners, and that the next check of the file will find.
         self._known: set[int] = set()
 
     def insert_change(self, connection: sqlite3.Connection, subscription: str, change: SubscriptionChange) -> int:
-        """Record a change in the file; returns its number."""
+        """Record a change in the file, and return its number."""
         (number,) = connection.execute(INSERT_CHANGE, (subscription, change.value)).fetchone()
         return int(number)
 
@@ -218,11 +219,12 @@ class FileChangePoller(ChangePoller):
             # Without watchers, nothing polls, so the set would only grow. The first watcher skips existing changes.
             if self._watchers:
                 self._known.update(numbers)
-        # The file keeps only the last number of all changes of one kind.
+        # One report with the largest number suffices, because the file keeps only the last change of each kind and
+        # subscription.
         self._pipes.report_change(max(numbers), subscription, change)
 
     def _skip_past_changes(self) -> None:
-        # Changes reported before the look are not new, and changes reported from now on are kept.
+        # Drop reports that arrived before the file is read. Reports that arrive from now on are kept.
         while self._pipes.read_reports():
             pass
         with self._file.read_connection() as connection:
@@ -238,7 +240,7 @@ class FileChangePoller(ChangePoller):
                     self._forward_reports_for(COORDINATION_CHECK_INTERVAL_SECONDS)
                     version = self._report_if_file_changed(connection, version)
         except Unavailable:
-            return  # it was closed before the thread began
+            return  # the file was closed before the thread began
 
     def _forward_reports_for(self, seconds: float) -> None:
         """Pass on reports by other processes for the given time."""
@@ -276,8 +278,9 @@ class FileChangePoller(ChangePoller):
             there = {number for _, _, number in found}.union(
                 each for each in self._known if self._last < each <= newest
             )
-            # Numbers have no gaps. A missing number belongs to a change by another process, whose place in the file was
-            # taken by a later change of the same kind. Even if this process made the later change, it must be reported.
+            # Numbers have no gaps. A missing number belongs to a change by another process that a later change of the
+            # same kind has replaced in the file. Then every change found here must be reported, even one that this
+            # process made.
             is_one_hidden = len(there) < newest - self._last
             news = [
                 (subscription, changed)

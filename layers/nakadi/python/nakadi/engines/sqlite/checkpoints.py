@@ -1,9 +1,10 @@
-"""Copies commits from SQLite's log to their places in the data file in its own thread, so that no append waits for it.
+"""Copies commits from SQLite's log to their places in the data file, in a separate thread, so that no append waits for
+that.
 
 SQLite itself copies within the commit that makes its log 4,000 pages long. With batches of a hundred events, that was
 one commit in 480: it took 12 ms of CPU, and wrote up to 16 MB to the disk, while all appends waited. With this thread,
-other commits continue meanwhile; they wait only at the end, for the few pages that they have added. If the copy does
-not finish in time, for example because of a reader, SQLite's rule still applies.
+other commits continue meanwhile. They wait only at the end, while the few pages that they have added are copied. If the
+copy does not finish in time, for example because of a reader, SQLite copies within a commit as described.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ log = logging.getLogger(__name__)
 PAGE_BYTES = 4096
 
 BYTES_BETWEEN_CHECKPOINTS = 3_000 * PAGE_BYTES
-"""About three quarters of the size at which SQLite itself copies."""
+"""How many bytes are committed between two copies: about three quarters of the size at which SQLite itself copies."""
 
 OTHER_PAGES_OF_COMMIT = 4
-"""The pages that a commit writes beside those that its rows fill: pages of indexes, and the rest of the last one."""
+"""The pages that a commit writes beside those that its rows fill: pages of indexes, and the last page, which is partly
+empty.
+"""
 
 WAIT_FOR_TURN_MS = 20
 """How long the last step waits for its turn to write, and for readers of older states. Appends wait for the latter."""
@@ -46,7 +49,7 @@ class Checkpointer:
         copying = threading.Thread(target=self._copy, name="event-log-checkpoint", daemon=True)
         try:
             copying.start()
-        except RuntimeError:  # there are too many threads, but this writing thread must continue
+        except RuntimeError:  # there are too many threads, but the writing thread must continue
             log.warning("The log of the data file is not copied into it for now", exc_info=True)
         else:
             self._copying = copying
@@ -60,15 +63,15 @@ class Checkpointer:
         try:
             with closing(self._file.open_write_connection()) as connection:
                 copy_log(connection)
-        except sqlite3.Error:  # SQLite's own rule applies soon, and if that fails, a commit reports it
+        except sqlite3.Error:  # SQLite itself soon copies within a commit, which reports a failure
             log.warning("The log of the data file could not be copied into it", exc_info=True)
 
 
 def copy_log(connection: sqlite3.Connection) -> bool:
-    """Copy everything that is committed, and return whether nothing is left; if so, the next commit begins a new
-    log.
+    """Copy all commits in the log, and return whether none is left to copy; then the next commit begins the log
+    anew.
     """
-    # First most of the work, while others write; they wait only for the rest.
+    # First copy most pages while others write; they wait only while the other pages are copied.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     connection.execute(f"PRAGMA busy_timeout = {WAIT_FOR_TURN_MS}").close()
     is_blocked, pages, copied = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()

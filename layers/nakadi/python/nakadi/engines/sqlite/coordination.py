@@ -81,7 +81,7 @@ RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (h
 
 
 class _CommitWait(Wait[Commit]):
-    """A commit that waits for its turn."""
+    """Waits for a commit, which has its turn among other changes."""
 
     __slots__ = ("_changing", "_content")
 
@@ -111,12 +111,12 @@ class _CommitWait(Wait[Commit]):
 
 
 class SqliteCoordination:
-    """`pipes` lead to the other processes of a broker with several processes.
+    """Coordination in a SQLite file. `pipes` lead to the other processes of a broker with several processes.
 
     Any thread may call any method. A read borrows a connection, and sees the file at one moment. Changes to the file
     wait in the queue of `SharedTransactions`, and across all threads and processes, one transaction at a time has the
-    turn to write. So the values that a transaction has read are still true when it writes. The transaction compares
-    the values that were read before it: the revision of an assignment, the owner and the position of an offset.
+    turn to write. So the values that a transaction has read are still true when it writes. A transaction checks again
+    what was read before it: the revision of an assignment, the owner and the position of an offset.
 
     Listeners are called after a transaction and outside it. So two changes may be reported in the reverse order. This
     is harmless: a report names the value to read again, or a session's latest commit, which only grows.
@@ -148,8 +148,9 @@ class SqliteCoordination:
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
-            # Within the transaction, which has the turn to write: no other process changes it before this one has. The
-            # check comes before any change, because others share the transaction, and their changes must be stored.
+            # The check is in the transaction, which has the turn to write, so no other process changes the assignment
+            # before this one has. The check comes before any change, because others share the transaction, and their
+            # changes must be stored.
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
             connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_json(stored)))
@@ -160,20 +161,21 @@ class SqliteCoordination:
                 )
             for partition in consumed_again:
                 connection.execute(REMOVE_DONE_AHEAD, (subscription, *_names_of(partition)))
-            # In the same transaction: if a process dies before it reports the change, others can still find it.
+            # The change is noted in the same transaction, so that other processes find it even if this one dies before
+            # it reports the change.
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        # After the transaction: listeners that read when they are called find the change.
+        # The change is reported after the transaction, so that listeners that read when they are called find it.
         self._report_change(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # One statement reads the file at one moment. The assignment is another read: readers read it first, and
-        # recognize a newer offset by its owner.
+        # One statement reads the file at one moment. The assignment is read separately: readers read the assignment
+        # first, and recognize a newer offset by its owner.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-            # This reads them a moment later, which does no harm: they grow with commits, and a reset removes them only
-            # while there is no stream.
+            # The events done ahead are read a moment later, which does no harm: commits only add to them, and a reset
+            # removes them only while there is no stream.
             ahead = _read_done_ahead(connection, subscription)
         found = {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
         for partition, ranges in ahead.items():
@@ -208,7 +210,8 @@ class SqliteCoordination:
             for partition, position in positions.items():
                 row = (subscription, *_names_of(partition))
                 results[partition] = found = commit_partition(connection, row, session, position, since)
-                # In the same transaction: an offset that another session has taken meanwhile stays unchanged.
+                # This is in the same transaction, so that nothing is added to an offset that another session has
+                # meanwhile.
                 if found is not CommitResult.NOT_OWNED and partition in done_ahead:
                     _add_done_ahead(connection, row, done_ahead[partition])
             if CommitResult.COMMITTED not in results.values():
@@ -237,9 +240,8 @@ class SqliteCoordination:
     ) -> None:
         committed = commit_report(session, positions, results)
         if committed is not None:
-            # The order matters: other processes are told first, because their listeners need longer. If a poller of
-            # this process finds the numbers before they are noted, it reports them again, and listeners read
-            # needlessly.
+            # The change is reported to other processes first, because their listeners need longer. If a poller of this
+            # process finds the numbers before they are noted, it reports them again, and listeners read needlessly.
             self._changes.report_own_changes(numbers, subscription, SubscriptionChange.OFFSETS)
             self._listeners.notify_listeners(subscription, committed)
 
@@ -254,12 +256,13 @@ class SqliteCoordination:
         partition = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
-            # Checked against the offset in this transaction: meanwhile the partition may belong to another session,
-            # which parks or sends the events itself.
+            # The owner is checked in this transaction: the partition may now belong to another session, which parks or
+            # sends the events itself.
             found = parking_result(_read_offset(connection, subscription, partition), session, commit_to)
             if found is not CommitResult.COMMITTED:
                 return found, None
-            # In one transaction with the offset: no event is both parked and sent again, and none is skipped unparked.
+            # The events are stored in one transaction with the offset, so that no event is both parked and sent again,
+            # and none is skipped without being parked.
             put_parked_events(connection, subscription, events)
             if commit_to is not None:
                 _put_offset(connection, subscription, partition, CommittedOffset(commit_to, session, now))
@@ -293,8 +296,8 @@ class SqliteCoordination:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
     def remove_subscription_state(self, subscription: str) -> None:
-        # All in one transaction. A later commit finds no offset, and so is not owned; a session that joins later writes
-        # a new assignment, and removes it when it finds its subscription gone.
+        # Everything is removed in one transaction. A later commit finds no offset, and is refused. A session that joins
+        # later writes a new assignment, and removes it when it finds that its subscription was deleted.
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
@@ -316,7 +319,7 @@ class SqliteCoordination:
         self._changing.run(work)
 
     def release_lease(self, holder: str) -> None:
-        # A process renews and releases its lease under one lock: no renewal in progress writes it again.
+        # A process renews and releases its lease under one lock, so no renewal in progress writes the lease again.
         self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
     def lease_expiries(self) -> Mapping[str, datetime]:
@@ -325,7 +328,7 @@ class SqliteCoordination:
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # The order matters: when the caller reads, later changes by others are already watched.
+        # Begin to poll before the caller reads, so that every later change by another process is noticed.
         self._changes.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 
@@ -336,8 +339,8 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
-        # The queue is closed first, and emptied while the file is still open. A thread that reads meanwhile finishes,
-        # because its connection is closed only when it returns it.
+        # The queue is closed first, and emptied while the file is still open. A thread that reads meanwhile can finish,
+        # because its connection is closed only when the thread returns it.
         self._changing.close()
         self._changes.close()
         self._file.close()

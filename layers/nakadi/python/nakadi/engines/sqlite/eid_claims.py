@@ -13,7 +13,9 @@ from nakadi.model.events import microseconds_since_epoch
 from nakadi.ports.eid_claims import EidClaim
 
 MAX_CLAIMS_PRUNED_AT_ONCE = 200
-"""More than most batches have, so the number of expired claims falls with each batch."""
+"""How many expired claims are removed with each batch. Most batches have fewer ids, so the number of expired claims
+falls.
+"""
 
 PRUNE_CLAIMS = """
     DELETE FROM eid_claims WHERE key IN (SELECT key FROM eid_claims WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)

@@ -1,13 +1,13 @@
-"""Says in which runs an id may be: a few bytes for each, in tables of fixed size.
+"""Finds the runs in which an id may be. It takes a few bytes of memory for each id, in tables of fixed size.
 
     >>> index = EidIndex()
     >>> index.add_to_run(7, [b"a", b"b"])
     >>> list(index.find_candidates([b"a", b"c"]))
     [(b'a', [7])]
 
-It always finds an id that exists, and wrongly reports one in a hundred thousand others. A table collects runs until it
-is full; the next one is as large as all earlier tables together, so that there are few. A table is dropped once all its
-runs are. Hashes are private to this process, so nobody can choose ids to collide.
+It always finds an id that was added, and wrongly finds one in a hundred thousand others. A table collects runs until it
+is full. The next table is as large as all earlier ones together, so that there are few tables. A table is dropped once
+all its runs are dropped. Hashes are private to this process, so nobody can choose ids to collide.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 MIN_SLOTS = 1 << 22
-"""Slots of the first table, enough for 1.6 million ids: each further table makes each lookup slower."""
+"""The slots of the first table, enough for 1.6 million ids. It is large, because each further table makes each lookup
+slower.
+"""
 
 MAX_SLOTS = 1 << 24
-"""Slots of all tables, of four bytes each. Further ids would have to be looked up in each of their runs, which takes
-long, so the owner of the index drops the oldest runs before that."""
+"""The slots of all tables together, of four bytes each. Further ids would have to be looked up in each of their runs,
+which takes long, so the owner of the index drops the oldest runs before that."""
 
 MAX_LOAD_PERCENT = 40
 CROWDED_LOAD_PERCENT = 24
@@ -64,10 +66,10 @@ class _RunTable:
         self._left -= len(keys)
         hashes = list(map(hash, keys))
         first_slots = [hashed & mask for hashed in hashes]
-        # This only brings the entries into the processor's cache: one call waits for several of them at a time.
+        # This call only brings the entries into the processor's cache, because it waits for several of them at a time.
         itemgetter(*first_slots)(slots)
         crowded: list[int] = []
-        # Most keys find an empty slot at once. A repeated key finds itself.
+        # For most keys, the first slot is empty. A repeated key finds its own entry.
         for hashed, slot in zip(hashes, first_slots, strict=True):
             if slots[slot]:
                 crowded.append(hashed)
@@ -89,7 +91,7 @@ class _RunTable:
 
     def find_candidates(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
         slots, mask = self.slots, len(self.slots) - 1
-        # Most keys are new, and most of these find an empty slot at once: they are sorted out in half of the time.
+        # Most keys are new, and for most of these the first slot is empty. Leaving them out first halves the time.
         for key in [key for key in keys if slots[hash(key) & mask]]:
             hashed = hash(key)
             slot = hashed & mask
@@ -112,7 +114,7 @@ class EidIndex:
         return bool(self._runs_without_table) or 100 * keys > self._max_slots * CROWDED_LOAD_PERCENT
 
     def add_to_run(self, run: int, keys: Collection[bytes]) -> None:
-        """Add keys of a run, which is the last one or newer than all others."""
+        """Add keys of a run, which must be the newest known run or a newer one."""
         self._table_for(len(keys)).add_to_run(run, keys)
 
     def add_if_all_new(self, run: int, keys: Sequence[bytes]) -> bool:

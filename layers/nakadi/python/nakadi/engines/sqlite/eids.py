@@ -24,20 +24,24 @@ from nakadi.ports.deduplication import EID_BYTES, EventIds, unpack_eids
 SCOPE_BYTES = 16
 
 MAX_EIDS_OF_RUN = 1_024
-"""A run of rows ends with the row that brings it to this many ids. To find an id, its whole run is searched."""
+"""A run of rows ends with the row that brings the run to this many ids. A search for an id reads its whole run."""
 
 MAX_EIDS_OF_ROW = 1_024
-"""Indexing a row, and removing one that is indexed, is one step, for which appends wait."""
+"""How many ids a row has at most. A row is indexed, or removed once it is indexed, in one step, for which appends
+wait.
+"""
 
 EIDS_INDEXED_PER_NEW_ONE = 2
-"""How many old ids are indexed for each new one while memory is crowded. With one or fewer, it would stay crowded."""
+"""How many old ids are indexed for each new one while memory is crowded. With one or fewer, memory would stay
+crowded.
+"""
 
 MAX_EIDS_INDEXED_AT_ONCE = 5_000
 MAX_EIDS_LEFT_TO_INDEX = 50_000
-"""With more ids to index than this, appends wait: otherwise fast publishers could fill memory too fast."""
+"""With more old ids than this still to be indexed, appends wait: otherwise fast publishers could fill the memory."""
 
 ROWS_LOADED_AT_ONCE = 100
-"""Other appends wait while this many rows are read."""
+"""How many rows are read in one step, for which appends wait."""
 
 ALL_ROWS = -1
 
@@ -45,7 +49,9 @@ MAX_ROWS_PRUNED_AT_ONCE = 300
 MAX_OLD_EIDS_PRUNED_AT_ONCE = 2_000
 
 EID_COLUMNS = "scope, stored_at, expires_at, timeline, count, body"
-"""A body has the ids, then the partition of each in four bytes, then the offset of each in eight."""
+"""The columns of a row of ids. Its body has the ids, then the partition of each id in four bytes, then the offset of
+each in eight.
+"""
 
 FRAMES_AND_EIDS_VIEW = "frames_and_eids"
 # A temporary view belongs to the connection, not to the file.
@@ -74,7 +80,7 @@ class _StoredEid(Struct, frozen=True):
 
 
 class IndexedRows(Struct, frozen=True):
-    """Rows that were added to the index in the file: the last one, and how many ids they have."""
+    """Rows that were added to the index in the file: the last of them, and how many ids they have together."""
 
     last: int
     eid_count: int
@@ -84,8 +90,8 @@ NO_ROWS_INDEXED = IndexedRows(0, 0)
 
 
 class EidMemory:
-    """The ids as the writing connection sees them. In a transaction, `catch_up` comes first; after a failed one, call
-    `forget_all`.
+    """The ids as the writing connection sees them. Call `catch_up` first in a transaction, and `forget_all` after a
+    transaction that failed.
     """
 
     def __init__(self) -> None:
@@ -98,14 +104,14 @@ class EidMemory:
         self._last_row_in_file_index = 0
         self._left_to_index = 0
         self._index = EidIndex()
-        # The first and the last row of each run, by the first, which is its number. The last run is open: it collects
-        # further rows until it has enough ids.
+        # The last row of each run, by the run's number, which is that of its first row. The newest run is open: it
+        # collects further rows until it has enough ids.
         self._last_row_of_run: dict[int, int] = {}
         self._open_run = 1
         self._eids_in_open_run = 0
 
     def load_some(self, connection: sqlite3.Connection) -> bool:
-        """Read some of the stored ids, and return whether these were the last ones."""
+        """Read some of the stored ids, and return whether all are read now."""
         connection.executescript(_CREATE_VIEW)
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self._read_rows(connection, ROWS_LOADED_AT_ONCE) == ROWS_LOADED_AT_ONCE:
@@ -145,7 +151,9 @@ class EidMemory:
         return number
 
     def begin_new_eids(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
-        """Begin to add the ids of a commit with only new ones; None unless the ids are known at this version."""
+        """Begin to add the ids of a commit, all of which must be new. None if other connections may have added ids
+        since this version of the file was read.
+        """
         if connection is not self._connection or version != self._version:
             return None
         return NewEids(self, connection, self._last_row, now)
@@ -159,7 +167,7 @@ class EidMemory:
 
     @property
     def has_to_make_room(self) -> bool:
-        """Whether ids were added, and their number requires older ones to go."""
+        """Whether ids were added since, and there are so many that older ones must be moved from memory to the file."""
         return self._left_to_index > 0 and self._index.is_crowded
 
     @property
@@ -167,8 +175,8 @@ class EidMemory:
         return self._left_to_index > MAX_EIDS_LEFT_TO_INDEX and self._index.is_crowded
 
     def index_oldest_rows(self, connection: sqlite3.Connection) -> IndexedRows:
-        """Index rows in the file that only memory knows. Call this in a transaction, and `forget_indexed_rows`
-        afterwards.
+        """Add the oldest rows that only memory knows to the index in the file. Call this in a transaction, and
+        `forget_indexed_rows` after it.
         """
         rows: list[tuple[int, Sequence[bytes]]] = []
         indexed = 0
@@ -191,14 +199,14 @@ class EidMemory:
             self._forget_runs_before(rows.last + 1)
 
     def stop_making_room(self) -> None:
-        """Index no more ids until new ones arrive."""
+        """Move no more ids from memory to the file until new ones arrive."""
         self._left_to_index = 0
 
     def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
         return find_old_eids(connection, eids) if self._last_row_in_file_index else ()
 
     def note_stored(self, connection: sqlite3.Connection, rows: Iterable[EidRowValues]) -> None:
-        """Continue after the rows of a commit."""
+        """Note that these rows were stored by a commit, so that they are not read again."""
         for row, _, _, _, _, count, _ in rows:
             self._note_row(connection, row, count)
 
@@ -207,7 +215,7 @@ class EidMemory:
     ) -> PlacesByPartition:
         """Store the new ids, and return the places of the first events with the other ids.
 
-        `next_offsets` are those of the partitions of the append; the new events advance them.
+        `next_offsets` has the next offset of each partition of the append; the new events advance it.
         """
         scope, window = _digest_of(ids.scope), ids.window // MICROSECOND
         all_eids = unpack_eids(ids.packed_eids)
@@ -233,9 +241,9 @@ class EidMemory:
         return _places_by_partition(ids.partitions, found)
 
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
-        """Continue after a row whose ids the index has in the open run."""
+        """Note a row whose ids were added to the open run."""
         self._last_row = row
-        # Ids that arrived while there was room do not count: otherwise there would be millions to index at once.
+        # Ids that arrived while there was room are not counted: otherwise there would be millions to index at once.
         self._left_to_index = self._left_to_index + EIDS_INDEXED_PER_NEW_ONE * count if self._index.is_crowded else 0
         self._eids_in_open_run += count
         if self._eids_in_open_run >= MAX_EIDS_OF_RUN:
@@ -246,7 +254,9 @@ class EidMemory:
             self._forget_runs_before(max(first_needed, self._last_row_in_file_index + 1))
 
     def _forget_runs_before(self, row: int) -> None:
-        """Forget the ids of rows that were removed, or that the file has indexed; ids of one run go together."""
+        """Forget the ids of rows before this one, which were removed, or indexed in the file. The ids of a run are
+        forgotten together.
+        """
         gone = [run for run, last in self._last_row_of_run.items() if last < row]
         if gone:
             for run in gone:
@@ -256,11 +266,12 @@ class EidMemory:
     def _find_stored_after(
         self, connection: sqlite3.Connection, scope: bytes, eids: Sequence[bytes], moment: int
     ) -> Mapping[bytes, _StoredEid]:
-        """The newest of each of these ids that was stored after this moment."""
+        """For each of these ids that was stored after this moment, the place of the newest event with it."""
         wanted: dict[RowRange, set[bytes]] = {}
         for eid, runs in self._index.find_candidates(eids):
             for run in runs:
-                # A run that is gone has no rows. The index may also be wrong, or belong to another scope.
+                # The rows of a run may have been removed. The index may also be wrong, or have found an id of another
+                # scope.
                 wanted.setdefault((run, self._last_row_of_run.get(run, self._last_row)), set()).add(eid)
         for eid, row in self._find_old(connection, eids):
             wanted.setdefault((row, row), set()).add(eid)
@@ -274,18 +285,20 @@ class EidMemory:
 
 
 class NewEids:
-    """The ids of a commit, all of them new: they need no read of the file, so the commit may be one statement."""
+    """The ids of a commit, all of which are new. They need no read of the file, so the commit may be one statement."""
 
     def __init__(self, memory: EidMemory, connection: sqlite3.Connection, last_row: int, now: int) -> None:
         self._memory = memory
         self._connection = connection
         self._last_row = last_row
         self._now = now
-        # A row has the ids with the same scope, timeline and window.
+        # The new rows. A row has the ids with the same scope, timeline and window.
         self._rows: dict[tuple[bytes, int, int], _NewRow] = {}
 
     def add(self, ids: EventIds, next_offsets: dict[int, int]) -> bool:
-        """Add the ids of an append, and advance offsets; False if an id may be known, or is not stored."""
+        """Add the ids of an append, and advance `next_offsets`; return False if an id may be known, or belongs to no
+        stored event.
+        """
         if not next_offsets.keys() >= {*ids.partitions}:
             return False
         if not self._memory.add_if_certainly_new(self._connection, unpack_eids(ids.packed_eids)):
@@ -315,7 +328,7 @@ class _NewRow(Struct):
         return len(self.partitions)
 
     def split(self) -> Iterable[_NewRow]:
-        """Rows that are not too long."""
+        """This row, divided into rows of at most `MAX_EIDS_OF_ROW` ids."""
         for start in range(0, self.count, MAX_EIDS_OF_ROW):
             part = slice(start, start + MAX_EIDS_OF_ROW)
             some = bytes(self.packed_eids[EID_BYTES * start : EID_BYTES * part.stop])
@@ -351,7 +364,7 @@ def _eids_of_body(body: bytes, count: int) -> list[bytes]:
 def _indices_of_new(
     eids: Sequence[bytes], partitions: Sequence[int], known: Collection[bytes], next_offsets: Collection[int]
 ) -> Sequence[int]:
-    """The indices of ids to store: the unknown ones of these partitions, each once."""
+    """The indices of ids to store: those of these partitions that are unknown, each once."""
     seen = set(known)
     new: list[int] = []
     for index, (eid, partition) in enumerate(zip(eids, partitions, strict=True)):
@@ -362,7 +375,7 @@ def _indices_of_new(
 
 
 def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) -> Sequence[int]:
-    """The offset of each event; advances its partition's offset."""
+    """The offset of each event. Advances the next offsets of the partitions."""
     if len(next_offsets) == 1:
         [(partition, first)] = next_offsets.items()
         next_offsets[partition] += len(partitions)
@@ -375,7 +388,9 @@ def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) ->
 
 
 def _places_by_partition(partitions: Sequence[int], found: Sequence[tuple[int, EventPlace]]) -> PlacesByPartition:
-    """Places by the partition and the index within it of the event at an index of the batch."""
+    """The places of duplicates, found by their index in the batch, as a mapping by partition and by index within the
+    partition.
+    """
     indices = list(indices_within_partitions(partitions))
     places: dict[int, dict[int, EventPlace]] = {}
     for index, place in sorted(found):
@@ -384,7 +399,7 @@ def _places_by_partition(partitions: Sequence[int], found: Sequence[tuple[int, E
 
 
 def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
-    """The number of the oldest row, and when its window has passed."""
+    """The number of the oldest row of ids, and when its window has passed."""
     row: RowRange | None = connection.execute("SELECT id, expires_at FROM eids ORDER BY id LIMIT 1").fetchone()
     return row
 
@@ -392,8 +407,9 @@ def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
 def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
     """Remove the oldest rows, up to the first whose window has not passed; return whether there may be more to remove.
 
-    Any process may do this at any time: others that remember an id of a removed row only look it up needlessly. The
-    last row stays, so that its number is not given to another row, which others would then not read.
+    Any process may do this at any time: other processes that remember an id of a removed row only look it up
+    needlessly. The last row stays, so that its number is not given to another row, which other processes would then not
+    read.
     """
     last_indexed = last_row_with_old_eids(connection)
     expired = connection.execute(

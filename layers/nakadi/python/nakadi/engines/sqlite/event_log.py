@@ -2,7 +2,8 @@
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
 done by one thread (`writing`), or by another process that commits for several (`sharing`), and the calling threads read
-(`reading`). Events are removed in steps of a few milliseconds, so that no append waits long: by age, by topic, by key.
+(`reading`). Events are removed by age, with their topic, or by compaction, in steps of a few milliseconds, so that no
+append waits long.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ STORED_RESULT = AppendStored()
 
 
 class SqliteLog:
-    """`committer` is the connection to another process that commits for this one."""
+    """The event log in a SQLite file. `committer` is the connection to another process that commits for this one; None
+    if this process commits itself.
+    """
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class SqliteLog:
                 try:
                     found = read_slice(connection, topic, partition, frame, limit=1, max_bytes=1)
                 except OffsetUnavailable:
-                    continue  # the frame has been trimmed, and the next attempt finds a later one
+                    continue  # the frame was trimmed meanwhile; the next attempt finds a later one
             return found.events[0].offset if found.events else found.next_offset
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
@@ -173,7 +176,7 @@ class SqliteLog:
         return end_listening
 
     def close(self) -> None:
-        """Stop cleaning, write waiting events, and notify the threads that wait."""
+        """Stop the cleaner, write waiting events, and wake the threads that wait for events."""
         self._cleaner.stop()
         self._writer.close()
         self._appends_by_others.close()
@@ -191,7 +194,7 @@ MAX_ROWS_PER_STEP = 300
 MAX_BYTES_PER_STEP = 500_000
 
 SELECT_LAST_FRAME_ID = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
-"""A log's last row says which offset comes next, so the row stays, even if its events are removed."""
+"""The last row of a log says which offset comes next, so that row stays, even if its events are removed."""
 
 DELETE_SOME_FRAMES = """
     DELETE FROM frames WHERE id IN (
@@ -209,7 +212,9 @@ OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
 class LogCleaner:
-    """Trims logs, and removes the remains of deleted topics and old ids of events, in its own thread."""
+    """Trims logs, and removes what remains of deleted topics, and old ids of events. The remains of topics are removed
+    in a separate thread.
+    """
 
     def __init__(self, file: SqliteFile, writer: SqliteWriter, clock: Clock) -> None:
         self._file = file
@@ -222,8 +227,8 @@ class LogCleaner:
         self._thread.start()
 
     def trim(self, topic: str, partition: int, oldest_offset: int) -> None:
-        """Remove the events before this offset: the first step hides them from readers, the others remove them from the
-        file.
+        """Remove the events before this offset: the first step hides them from readers, and the other steps remove them
+        from the file.
 
         Housekeeping trims each partition every minute, and usually finds nothing to trim: then it writes nothing.
         """
@@ -243,7 +248,7 @@ class LogCleaner:
             pass
 
     def run_step(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the writer run a step, then rest as long as it took: half of the writer's time is for appends."""
+        """Let the writer run a step, then pause for as long as it took: half of the writer's time is for appends."""
         begun = time.monotonic()
         result = self._writer.run(work)
         if self._closing.wait(time.monotonic() - begun):
@@ -309,7 +314,7 @@ SELECT_IS_TRIMMED = """
 
 
 def _is_trimmed(connection: sqlite3.Connection, topic: str, partition: int, oldest_offset: int) -> bool:
-    """Whether no event is left before this offset; False also if the partition is unknown."""
+    """Whether the partition exists, and has no event left before this offset."""
     found = connection.execute(
         SELECT_IS_TRIMMED, {"topic": topic, "partition": partition, "oldest": oldest_offset}
     ).fetchone()
@@ -347,8 +352,8 @@ def _remove_some_trimmed_rows(log: int, connection: sqlite3.Connection) -> bool:
 
 
 def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
-    """Remove some rows without a topic. The file's last row stays for now: pollers would not notice another row with
-    its number."""
+    """Remove some rows without a topic. The last row of the file stays for now: if its number were given to another
+    row, pollers would not notice that row."""
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
     if _delete_frames_before(connection, log, OFFSET_AFTER_ALL, newest):
         return True
@@ -376,8 +381,8 @@ SELECT_COMPACTION_STATE = """
 
 
 class CompactionState(Struct, frozen=True):
-    """`compacted_until`: up to here every key occurs once. `oldest_tombstone_at`: when the oldest tombstone there was
-    stored."""
+    """How far a partition is compacted. `compacted_until`: the offset up to which every key occurs once.
+    `oldest_tombstone_at`: when the oldest tombstone before that offset was stored."""
 
     log_id: int
     oldest_offset: int
@@ -400,7 +405,7 @@ class CompactedRow(Struct, frozen=True):
 
 
 class KeepRule(Struct, frozen=True):
-    """Which events of a partition stay; the newest, at the offset `last_offset`, always does."""
+    """Which events of a partition stay. The newest event, at the offset `last_offset`, always stays."""
 
     newest_offset_by_key: Mapping[str, int]
     last_offset: int
@@ -420,7 +425,7 @@ class KeepRule(Struct, frozen=True):
             spared = entry is not None and self.keeps_event(offset, entry[0], row.stored_at, tombstone=entry[1])
             stays.append(spared)
             changes |= entry is not None and not spared
-            # The newest event is checked again once it is not the newest any more.
+            # If the newest event is a tombstone, it must be checked again once it is no longer the newest.
             keeps_tombstone |= (
                 entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last_offset
             )
@@ -503,7 +508,7 @@ class PartitionCompaction:
 
 
 def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
-    """Change the rows that are still unchanged since they were read: another process may be compacting too."""
+    """Rewrite those rows that have not changed since they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row
         if not any(verdict.kept_events):

@@ -24,17 +24,17 @@ APPLICATION_ID = 0x4E4B4449  # "NKDI"
 FILE_VERSION = 6
 
 WRITE_TIMEOUT_SECONDS = 5.0
-"""How many seconds a writer waits for its turn before it gives up."""
+"""For how many seconds a writer waits for its turn before it gives up."""
 
 MAX_IDLE_CONNECTIONS = 16
-"""The number of connections kept for later reads and writes."""
+"""How many connections are kept for later reads and writes."""
 
 CREATE_TABLES = (
     """CREATE TABLE documents (
         kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
         PRIMARY KEY (kind, key)) WITHOUT ROWID""",
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL)",
-    # A log is a topic's partition. A log without a topic is garbage, whose frames must still be removed.
+    # A log is a topic's partition. A log whose topic was deleted has frames that must still be removed.
     """CREATE TABLE logs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER, partition INTEGER NOT NULL,
         oldest INTEGER NOT NULL DEFAULT 0, compacted INTEGER NOT NULL DEFAULT 0, tombstone_at INTEGER)""",
@@ -52,7 +52,8 @@ CREATE_TABLES = (
         position INTEGER NOT NULL, owner TEXT, since INTEGER NOT NULL,
         PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
     "CREATE TABLE leases (holder TEXT PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID",
-    # The latest changes, and their place in the order of changes: this is how processes notice each other's changes.
+    # The latest changes of subscriptions, with their place in the order of changes, by which processes notice each
+    # other's changes.
     """CREATE TABLE coordination_news (
         subscription TEXT NOT NULL, changed TEXT NOT NULL, number INTEGER NOT NULL,
         PRIMARY KEY (subscription, changed)) WITHOUT ROWID""",
@@ -60,7 +61,7 @@ CREATE_TABLES = (
 )
 
 TABLES_ADDED_BY_VERSION = {
-    # Where the cold half of the log is, and a name that no other index has.
+    # The index of the archive, and its identity, a name that no other index has.
     2: (
         "CREATE TABLE log_index (identity TEXT NOT NULL)",
         "INSERT INTO log_index VALUES (lower(hex(randomblob(8))))",
@@ -102,7 +103,7 @@ TABLES_ADDED_BY_VERSION = {
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,
             PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
     ),
-    # The rows of ids of events for which memory has no room.
+    # The index of ids of events for which memory has no room.
     6: (
         "CREATE TABLE old_eids (eid BLOB NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (eid, row)) WITHOUT ROWID",
         "CREATE TABLE old_eid_rows (last INTEGER NOT NULL)",
@@ -128,7 +129,7 @@ CONNECTION_PRAGMAS = (
 
 
 class BadDataFile(Exception):
-    """Raised at the start when the file cannot be used; the message is a sentence for the operator."""
+    """Raised at the start of a process if the data file cannot be used; the message is a sentence for the operator."""
 
 
 def path_in_url(url: str) -> Path:
@@ -202,7 +203,7 @@ class SqliteFile:
 
     @contextmanager
     def write_connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection for `execute_in_turn`, and for `transaction`."""
+        """A connection to pass to `execute_in_turn` and `transaction`."""
         with self.translate_errors(), self._writers.read_connection() as connection:
             yield connection
 
@@ -213,7 +214,9 @@ class SqliteFile:
     def execute_in_turn(
         self, connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue]
     ) -> sqlite3.Cursor:
-        """Execute a statement that is a transaction in itself; one that returns rows ends when all are fetched."""
+        """Execute a statement that is a transaction in itself. If it returns rows, the transaction ends when all rows
+        are fetched.
+        """
         return _execute_in_turn(connection, statement, values, self._patience)
 
     @contextmanager
@@ -248,7 +251,7 @@ def begin_write_transaction(connection: sqlite3.Connection, timeout_seconds: flo
 def _execute_in_turn(
     connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue], timeout_seconds: float
 ) -> sqlite3.Cursor:
-    """Execute a statement that needs the write lock, and changes nothing while another writer holds the lock.
+    """Execute a statement that needs the write lock. It is retried while another writer holds the lock.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
     millisecond, so frequent attempts give all writers a turn.
@@ -307,7 +310,8 @@ def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
 
 
 def _refuse_short_file(path: Path) -> None:
-    """Refuse files that SQLite would take for empty ones and overwrite; it detects longer damaged files itself.
+    """Refuse files that are so short that SQLite would take them for empty ones and overwrite them; it detects longer
+    damaged files itself.
 
     The file must not be opened here: closing it again would release the locks of every connection of this process, and
     another process could then remove the log that they use.
@@ -341,8 +345,8 @@ def _prepare_file(connection: sqlite3.Connection, path: Path, timeout_seconds: f
 
 
 def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
-    """Execute a statement that needs exclusive access, such as a change of the journal mode, for which no timeout of
-    SQLite waits.
+    """Execute a statement that needs exclusive access, such as a change of the journal mode. SQLite's own timeouts do
+    not apply to such statements.
     """
     end = time.monotonic() + timeout_seconds
     while True:

@@ -1,10 +1,10 @@
-"""The high-water mark of a data file: a small file beside it that records how far the data file has come.
+"""The high-water mark of a data file: a small file beside it that records up to where the data file must be complete.
 
-SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. The
-broker would silently start with less than it has acknowledged. So a `Marker` occasionally gives the data file a number,
-in a separate commit, and when that commit is durable, it writes the number into the mark. Commits become durable in
-order: if the file has a number, it also has everything committed before it. `check_against_mark` compares the two at
-the next start.
+If SQLite's log was truncated or changed, SQLite takes that place for its end, and it takes a missing or empty file for
+a new one. Without the mark, the broker would silently start with less than it has acknowledged. So a `Marker`
+occasionally gives the data file a number, in a separate commit, and when that commit is durable, it writes the number
+into the mark. Commits become durable in order: if the file has a number, it also has everything committed before it.
+`check_against_mark` compares the two at the next start.
 
 The mark never claims more than was committed, no matter when a process ends. Other commits are not affected, except
 that they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless
@@ -42,7 +42,8 @@ from nakadi.engines.sqlite.file import (
 log = logging.getLogger(__name__)
 
 MARK_FORMAT = 1
-# The number is the revision of a document with no other use, so that the format of the file stays the same.
+# The data file has its number in the revision of a document with no other use, so that the format of the file stays the
+# same.
 SELECT_MARK_NUMBER = "SELECT revision FROM documents WHERE kind = 'data-file' AND key = 'mark'"
 PUT_MARK_NUMBER = """
     INSERT INTO documents (kind, key, revision, entry) VALUES ('data-file', 'mark', ?1, json_array('mark', ?1, NULL))
@@ -58,13 +59,13 @@ SELECT_LOG_ENDS = """
 """
 SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
-# A half-written mark looks damaged, so the check is repeated: by the last attempt, its writer has finished.
+# A half-written mark looks damaged, so the check is repeated: by the last check, the writer has finished.
 CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 
-# The mark's list helps people who look for missing data; the number alone shows that something is missing.
+# How many keys a mark lists, for people who look for missing data; the number alone shows that data is missing.
 MAX_LISTED_KEYS = 10_000
 MAX_NAMES_SHOWN = 5
-# Checking a file of this size takes only a moment.
+# The largest file whose whole structure is checked at a start: that takes only a moment.
 MAX_FULLY_CHECKED_BYTES = 32_000_000
 
 REMEDY_MESSAGE = (
@@ -127,12 +128,12 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
         with contextlib.closing(open_read_only(path)) as connection:
             return loss or _describe_cut_log(path, connection)
     except sqlite3.Error:
-        return None  # opening the file reports what is wrong
+        return None  # opening the file later reports what is wrong
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing: otherwise, the last connection to close would remove the log together with
-    its content."""
+    """A connection that changes nothing in the file. With an ordinary connection, the last one to close would remove
+    the log together with its content."""
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_TIMEOUT_SECONDS)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -197,7 +198,8 @@ def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
-    """Whether SQLite's log contains durable transactions after the place where it ends.
+    """A description of the damage if SQLite's log contains durable transactions after the place where it ends;
+    otherwise None.
 
     SQLite reads the log up to the first damaged frame. A transaction is on the disk before the next one begins. So if
     two transactions end after that place, the first was once complete, and was changed later. A single end may belong
@@ -222,15 +224,17 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 class _FramesBehindEnd(Struct, frozen=True):
-    """How many frames of a log are valid, and how many transactions end in the frames behind them."""
+    """How many frames of a log are valid, and how many transactions end in the frames after these."""
 
     valid_frame_count: int
     transaction_count: int
 
 
 def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _FramesBehindEnd | None:
-    """Read the frames; None if the log is being written, because then the writer has everything."""
-    # The index exists, and belongs to the log, once the file was read.
+    """Count the frames and transactions; None if the log cannot be read, or is being written: then its writer has all
+    of it.
+    """
+    # After a read of the data file, the index of the log exists, and belongs to this log.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
@@ -260,7 +264,7 @@ def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
 
 
 def mark_of(connection: sqlite3.Connection, now: datetime) -> DataFileMark:
-    """The mark that a data file reaches as it is, with the last number that it was given."""
+    """The mark for the present content of a data file, with the last number that the file was given."""
     return DataFileMark(
         file=_query_value(connection, SELECT_IDENTITY),
         number=_query_value(connection, SELECT_MARK_NUMBER) or 0,
@@ -274,7 +278,7 @@ def mark_of(connection: sqlite3.Connection, now: datetime) -> DataFileMark:
 
 
 class Marker:
-    """Marks a data file on demand, if something was committed; in one thread at a time."""
+    """Writes the mark of a data file on demand, if anything was committed since. Use it in one thread at a time."""
 
     def __init__(self, path: Path, now: Callable[[], datetime], *, above: int = 0) -> None:
         self._path = path
@@ -300,7 +304,7 @@ class Marker:
             log.warning("Marking the data file %s failed, trying again later: %s", self._path, error)
 
     def close(self) -> None:
-        """Mark the state at the end. A repeated call changes nothing."""
+        """Write a last mark. A repeated call changes nothing."""
         if not self._closed:
             self._closed = True
             self.write_mark_if_changed()
@@ -310,7 +314,7 @@ class Marker:
         seen = _query_value(self._connection, "PRAGMA data_version")
         if seen == self._seen:
             return
-        # The list is read before the number is assigned: the mark must not cover later changes.
+        # The content is read before the number is assigned, because the mark must not cover later changes.
         mark = mark_of(self._connection, self._now())
         write_mark(mark_path(self._path), replace(mark, number=self._store_next_number()))
         self._seen = seen

@@ -1,6 +1,6 @@
-"""Says in which rows older ids are, for the ids that memory has no room for (`eid_index`). The index is a table by id,
-so an entry costs a write of a page, and a look-up costs a read of a page. It contains all rows of ids up to a certain
-row, and none after that.
+"""Finds the rows of older ids, for which there is no room in memory (`eid_index`). The index is a table by id, so an
+entry costs a write of a page, and a look-up costs a read of a page. It contains the ids of all rows up to a certain
+row, and none of later rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
 EIDS_PER_LOOKUP = 100
-"""SQLite keeps each prepared statement, so there is one for this number of ids, filled up with nulls."""
+"""How many ids one statement looks up. SQLite keeps each prepared statement, so there is only one, and unused places
+are null.
+"""
 
 _SELECT_ROWS = f"SELECT eid, row FROM old_eids WHERE eid IN ({', '.join('?' * EIDS_PER_LOOKUP)})"  # noqa: S608
 
@@ -35,7 +37,7 @@ def add_old_eids(connection: sqlite3.Connection, rows: Iterable[tuple[int, Seque
     for row, eids in rows:
         last = row
         entries += [(eid, row) for eid in eids]
-    # In the order of the table, so that entries for one page are adjacent.
+    # The ids are sorted, so that entries for one page are adjacent.
     connection.executemany("INSERT OR IGNORE INTO old_eids (eid, row) VALUES (?, ?)", sorted(entries))
     connection.execute("DELETE FROM old_eid_rows")
     connection.execute("INSERT INTO old_eid_rows (last) VALUES (?)", (last,))

@@ -1,4 +1,6 @@
-"""How the file stores records, in rows with a frame each, and how to read them: one statement for each kind of read."""
+"""The form in which the file stores records, in rows with a frame each; and the statements that read them, one for each
+kind of read.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,19 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 T = TypeVar("T")
 
 ROW_HEAD_FORMAT = struct.Struct("<QIqI")
-"""The beginning of a body, with which SQLite can join rows: first offset, count, stored at, length."""
+"""The beginning of a body: first offset, count, time of storing, length. With it, the bodies of several rows can be
+joined by SQLite and split here.
+"""
 
 MAX_RECORD_BYTES_TO_JOIN = 8_000
-"""Up to this size, records are encoded only when it is known with which other records they are stored."""
+"""Records up to this size are encoded only when it is known with which other records they share a frame."""
 
 TARGET_FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole frames."""
 
 
 class Chunk(Struct, frozen=True, array_like=True):
-    """Records that stay together; `frame` is missing where they are likely to be joined with others.
+    """Records that share a frame. `frame` is missing if they will probably be joined with other records.
 
     An append from another process has either its records or its frame.
     """
@@ -64,7 +68,7 @@ class FrameRow(NamedTuple):
         return self.first_offset + self.offset_count
 
     def stored_body(self, frame: bytes | None = None) -> bytes:
-        """The stored form of the row, with its own frame or another one."""
+        """The body of the row as it is stored, with its own frame or another one."""
         frame = self.frame if frame is None else frame
         return ROW_HEAD_FORMAT.pack(self.first_offset, self.offset_count, self.stored_at, len(frame)) + frame
 
@@ -85,7 +89,7 @@ def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
 
 def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
-    # A chunk with a single frame stays unchanged: unpacking it here would take longer than reading one more row.
+    # A chunk that has a frame stays unchanged: decoding the frame here would take longer than reading one more row.
     for group, size in _groups_of_frame_size(
         chunks, [chunk.size if chunk.records else TARGET_FRAME_BYTES + 1 for chunk in chunks]
     ):
@@ -137,8 +141,8 @@ def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[
         yield group, total
 
 
-# The size of the first row limits the rows to consider. Of these, the statement fetches each row before which neither
-# the limit nor the bytes are reached. A window without an order takes the rows as they come, here by offset.
+# The size of the first row limits the rows to consider. Of these, the statement fetches rows until the limit of events
+# or of bytes is reached. The window function has no order of its own: it takes the rows as they come, here by offset.
 SELECT_JOINED_ROWS = """
     SELECT logs.oldest,
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
@@ -167,7 +171,8 @@ SELECT_BOUNDS = """
 """
 
 # A binary search: frames are in the order of time, and a frame's events have one time. Its rows alternate: one has the
-# time of the event in the middle (if nothing is stored there, it counts as old), and the next has the remaining half.
+# time of the event in the middle (if nothing is stored there, the place counts as old), and the next one has the half
+# in which the search continues.
 SEARCH_OFFSET_AT_TIME = """
     WITH RECURSIVE search (log, low, high, found) AS (
         SELECT logs.id, logs.oldest,
@@ -228,7 +233,7 @@ def is_known_topic(connection: sqlite3.Connection, topic: str) -> bool:
 def read_end_and_rows(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
 ) -> tuple[int, list[FrameRow]]:
-    """The end of the log, and its next rows."""
+    """The end of the log, and its next rows from an offset on."""
     wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
     found = connection.execute(SELECT_JOINED_ROWS, wanted).fetchone()
     if found is None:
@@ -264,7 +269,7 @@ def records_of_row(row: FrameRow, selection: slice = frames.ALL_RECORDS) -> list
 
 
 def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | None]:
-    """For each place, the key and whether it holds a tombstone; None for a removed event."""
+    """For each offset of the row, the key and whether the record is a tombstone; None for a removed event."""
     if not row.frame:
         return []
     try:

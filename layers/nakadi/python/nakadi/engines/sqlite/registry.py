@@ -50,9 +50,9 @@ from nakadi.ports.registry import (
     change_bucket,
 )
 
-# One row, however many documents there are: SQLite's binding lets other threads run at every row. One lower bound,
-# because SQLite looks up only one: with `key >= :prefix AND key > :after`, it would read all documents up to `after`,
-# and the pages of a long list would take the square of their number.
+# The result is one row, however many documents there are, because SQLite's binding lets other threads run at every row.
+# There is one lower bound, because SQLite looks up only one: with `key >= :prefix AND key > :after`, it would read all
+# documents up to `after`, and the time for all pages of a long list would grow with the square of their number.
 LIST_DOCUMENTS = """
     SELECT '[' || coalesce(group_concat(entry), '') || ']' FROM (
         SELECT entry FROM documents
@@ -147,7 +147,7 @@ PUT_SEGMENT = (
     "INSERT OR REPLACE INTO log_index_segments (topic, partition, first, body, archived) VALUES (?, ?, ?, ?, ?)"
 )
 
-# One row, however many segments there are: SQLite's binding lets other threads run at every row.
+# The result is one row, however many segments there are, because SQLite's binding lets other threads run at every row.
 SELECT_SEGMENTS = """
     SELECT '[' || coalesce(group_concat(body), '') || ']' FROM (
         SELECT body FROM log_index_segments WHERE topic = ? AND partition = ? AND first >= ? ORDER BY first LIMIT ?)
@@ -168,8 +168,7 @@ PUT_SHARD_PROGRESS = """
     ON CONFLICT (stream, shard) DO UPDATE SET sequence = ?3 WHERE sequence < ?3
 """
 
-# A placeholder that names the topic which continues it has no partitions, and a topic that was just created has no
-# placeholder.
+# Placeholders of deleted topics are left out: they have no partitions, and name the topic that continues them.
 SELECT_TOPIC_NAMES = "SELECT json_group_array(topic) FROM log_index_topics WHERE NOT (body LIKE '{\"partitions\":0,%')"
 
 SELECT_REFERENCED_OBJECTS = """

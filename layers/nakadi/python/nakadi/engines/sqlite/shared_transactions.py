@@ -2,8 +2,8 @@
 
 Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make the changes
 of others with it; a dedicated thread makes changes for which nothing waits. Commits that come one after the other are
-one statement, which is a transaction by itself: each additional statement would release the interpreter and wait for it
-again, and each transaction waits for the disk.
+one statement, which is a transaction by itself: each additional statement would release the interpreter's lock and wait
+for it again, and each transaction waits for the disk.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Change:
     """A change of the file that waits for its turn.
 
     Only the thread that makes the change modifies this object; other threads read nothing but `is_made` until that is
-    set. It is set last, when the outcome is complete, and never reset. So it is read without a lock: a thread that has
-    just missed it waits for its turn, and finds it then.
+    set. `is_made` is set last, when the outcome is complete, and never reset. So it is read without a lock: a thread
+    that reads it a moment too early waits for its turn, and sees it then.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,13 @@ class Change:
         self._error = error
 
     def report_finished(self) -> None:
-        """The thread that made the change, or failed, calls this once, without any lock."""
+        """Called once, by the thread that made the change or failed to make it, while it holds no lock."""
 
 
 class Transaction(Change, Generic[T]):
-    """A piece of work, which raises only before it has changed anything. `finished` is as for `Commit`."""
+    """A piece of work in a transaction. The work may raise only before it has changed anything. `finished` is as for
+    `Commit`.
+    """
 
     def __init__(self, work: TransactionStep[T], finished: Callable[[Transaction[T]], None] | None = None) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ OffsetRowKey = tuple[str, str, str]
 class Commit(Change):
     """Positions that a session commits. `finished` is called with the commit, if no thread waits for it.
 
-    `numbers` place its changes in the order of all changes of subscriptions.
+    `numbers` are the numbers of its changes in the order of all changes of subscriptions.
     """
 
     def __init__(
@@ -122,11 +124,11 @@ class Commit(Change):
 
     @property
     def remaining_rows(self) -> Mapping[OffsetRowKey, EventTypePartition]:
-        """The partitions without a result yet, with their rows in the table."""
+        """The partitions that have no result yet, by the keys of their rows in the table."""
         return self._left
 
     def statement_values(self) -> list[SqlValue]:
-        """The values of its partitions, row by row, as the statement that commits several has them."""
+        """The values of the commit's partitions, row by row, for a statement that commits several."""
         values: list[SqlValue] = []
         for row, partition in self._left.items():
             at = self.positions[partition]
@@ -160,7 +162,9 @@ class Commit(Change):
 
 
 class SharedTransactions:
-    """`changes` notes committed changes in the file."""
+    """The queue of changes to a file, and the transactions that make them. `changes` records committed changes in the
+    file.
+    """
 
     def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
         self._file = file
@@ -169,7 +173,7 @@ class SharedTransactions:
         # its front. So no other thread can take the change at the front first.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
-        # The connection on which commits note their changes, once there has been a commit.
+        # The connection whose trigger notes the changes by commits. It is opened for the first commit.
         self._connection: sqlite3.Connection | None = None
         self._beginning = threading.Lock()
         self._closed = self._is_over = False
@@ -184,17 +188,20 @@ class SharedTransactions:
         return transaction.outcome()
 
     def make_and_wait(self, change: Change) -> None:
-        # Before taking the lock, because the thread that holds it may also make this change.
+        # The change is queued before the lock is taken, because the thread that holds the lock may also make this
+        # change.
         self._waiting.append(change)
-        # The thread that gets the lock makes all queued changes; the others find theirs made. It may have to continue:
-        # earlier changes in the queue come first, and each round makes a limited number.
+        # The thread that gets the lock makes queued changes; other threads then find their changes made. More rounds
+        # may be needed, because earlier changes in the queue come first, and each round makes a limited number.
         while not change.is_made:
             self._make_next_changes(change)
 
     def begin_change(self, change: Change) -> None:
-        """Begin a change, and return without waiting for it; its `report_finished` is called in another thread."""
+        """Queue a change, and return without waiting for it. Another thread makes it, and calls its
+        `report_finished`.
+        """
         with self._beginning:
-            # Under the lock of `close`: changes queued before the thread receives its end are still made.
+            # `close` takes the same lock, so changes that are queued before the thread is told to end are still made.
             if self._closed:
                 raise Unavailable("The coordination is closed.")
             self._waiting.append(change)
@@ -203,8 +210,9 @@ class SharedTransactions:
                     target=self._make_changes_until_closed, name="coordination-writer", daemon=True
                 )
                 self._thread.start()
-        # The flag is cleared before the queue is read: changes queued by a thread that finds it set will be made.
-        # Two threads that find it clear wake the writer twice, and its second look finds nothing.
+        # The writing thread clears the flag before it reads the queue, so a change that is queued while the flag is set
+        # will be made. If two threads find the flag clear, they wake the writing thread twice, and it finds nothing the
+        # second time.
         if not self._is_awake:
             self._is_awake = True
             self._wishes.put(None)
@@ -226,7 +234,7 @@ class SharedTransactions:
         while True:
             self._wishes.get()
             self._is_awake = False
-            # Read before the queue: when this is set, the queue has everything that will ever come.
+            # This is read before the queue: once it is set, no more changes are queued.
             closed = self._closed
             while self._waiting:
                 self._make_next_changes()
@@ -234,7 +242,7 @@ class SharedTransactions:
                 return
 
     def _make_next_changes(self, wanted: Change | None = None) -> None:
-        """Make the first waiting changes that can be made together, unless the requested one has been made by now."""
+        """Make the first waiting changes that can be made together, unless the change `wanted` has been made by now."""
         with self._turn:
             # Checked again, now that no other thread makes changes: the change may have been made while this thread
             # waited. Otherwise it is in the queue, because changes are taken from there only in a turn.
@@ -250,10 +258,11 @@ class SharedTransactions:
                 for change in changes:
                     change.set_error(error)
             finally:
-                # Set last, when each change has its outcome, because a thread that sees it may continue at once.
+                # `is_made` is set last, when each change has its outcome, because a thread that sees it may continue at
+                # once.
                 for change in changes:
                     change.is_made = True
-        # Without the lock, because the called functions may also make changes.
+        # The functions are called without the lock, because they may also make changes.
         for change in changes:
             try:
                 change.report_finished()
@@ -271,7 +280,7 @@ class SharedTransactions:
             return changes
         rows = set(first.remaining_rows)
         while waiting and isinstance(following := waiting[0], Commit):
-            # Two commits of one partition get their results in order.
+            # Two commits of one partition are not in one statement, so that they get their results in order.
             if len(rows) + len(following.remaining_rows) > MAX_ROWS_PER_STATEMENT or not rows.isdisjoint(
                 following.remaining_rows
             ):
@@ -288,8 +297,8 @@ class SharedTransactions:
     def _make_commits(self, commits: Sequence[Commit]) -> None:
         if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
             self._commit_in_one_statement(commits)
-        # The commits that moved are durable. A transaction determines why the others did not: between the two another
-        # process may have moved their offsets or given them to others, and then that is the answer.
+        # The commits that moved are durable. A transaction determines why the others did not. Another process may have
+        # changed their offsets since the statement; then the results are those for the changed offsets.
         rest = [each for each in commits if each.remaining_rows]
         if rest:
             try:

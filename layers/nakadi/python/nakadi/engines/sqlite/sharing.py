@@ -2,8 +2,8 @@
 
 A process that only sends has a `RemoteWriter`, which creates chunks of records, sends them through a socket, and
 receives their outcomes. The process that commits has an `AppendService`, which passes arriving appends to its own event
-log, and reports to the others which partitions grew. Both ends are one program of one version: a message is its length
-and MessagePack.
+log, and reports to the others which partitions grew. Both ends are the same version of one program, so a message is
+simply its length and its content in MessagePack.
 
 A connection that breaks leaves appends without an outcome. They end with `Unavailable`, which means, as everywhere,
 that it is unknown whether they are stored: the commit may have happened.
@@ -59,8 +59,9 @@ class _WatchRequest(Struct, frozen=True, array_like=True, tag=2):
 
 
 class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
-    """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of its
-    kind in `FAILURE_TYPES`, and its text. Some stored appends had duplicates, which were left out.
+    """Partitions that grew, and the outcomes of appends that have ended, since the last message. A failure is a number,
+    the index of its kind in `FAILURE_TYPES`, and its text. For stored appends with duplicates, which were left out, the
+    message has the places of these.
     """
 
     grown_partitions: list[TopicPartition]
@@ -70,7 +71,7 @@ class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
 
 
 class _WatchConfirmation(Struct, frozen=True, array_like=True, tag=4):
-    """Everything that is committed from now on will be reported."""
+    """The answer to `_WatchRequest`: all partitions that grow from now on are reported."""
 
 
 _REQUEST_DECODER = msgspec.msgpack.Decoder(_AppendRequest | _WatchRequest)
@@ -128,7 +129,7 @@ class RemoteWriter:
                 raise Unavailable("Too many events wait to be written.")
             number = self._next
             self._next += 1
-            # Before it is sent: the outcome may arrive before `send` returns.
+            # The append is noted before it is sent, because the outcome may arrive before `send` returns.
             self._waiting[number] = done, size
             self._waiting_bytes += size
         self._outbox.send(encode_length_prefixed(_AppendRequest(number, topic, chunks, ids)))
@@ -137,19 +138,19 @@ class RemoteWriter:
         with self._changed:
             self._refuse_if_ended()
         # SQLite lets one connection write at a time, across all processes. The committing process sees from the version
-        # of the file that another one has written, and reads the ends of its partitions again.
+        # of the file that another process has written, and reads the ends of its partitions again.
         with self._file.write_transaction() as connection:
             return work(connection)
 
     def add_watcher(self) -> None:
-        """Have growing partitions reported until the connection ends."""
+        """Request reports of growing partitions, until the connection ends."""
         with self._changed:
             self._refuse_if_ended()
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True
         if first:
             self._outbox.send(encode_length_prefixed(_WatchRequest()))
-        # Commits after this call returns must be reported, so the other side has to know. If the connection ends, so
-        # does this wait, and the check after it finds the reason.
+        # All commits after the return of this call must be reported, so wait until the other side has confirmed the
+        # request. If the connection ends, this wait also ends, and the check after it raises the reason.
         self._watching.wait()
         with self._changed:
             self._refuse_if_ended()
@@ -159,7 +160,7 @@ class RemoteWriter:
 
     def close(self) -> None:
         with self._changed:
-            # No append is accepted from here on, so the waiting ones can only become fewer.
+            # No append is accepted from now on, so the number of waiting appends can only fall.
             self._ended = self._ended or "The event log is closed."
             # The other side answers everything, or its end of the connection closes.
             self._changed.wait_for(lambda: not self._waiting)
@@ -199,7 +200,7 @@ class RemoteWriter:
 
     def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | PlacesByPartition]]) -> None:
         finished: list[tuple[OnAppendDone, Exception | PlacesByPartition]] = []
-        # Only the thread that receives comes here, also at the end of the connection: each append ends once.
+        # Only the receiving thread calls this, also at the end of the connection, so each append ends once.
         with self._changed:
             for number, outcome in outcomes:
                 done, size = self._waiting.pop(number)
@@ -207,7 +208,7 @@ class RemoteWriter:
                 finished.append((done, outcome))
             if not self._waiting:
                 self._changed.notify_all()
-        # Without the lock: `done` may append again.
+        # The functions are called without the lock, because `done` may append again.
         for done, outcome in finished:
             try:
                 done(outcome)
@@ -218,21 +219,22 @@ class RemoteWriter:
     def _fail_waiting_appends(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
-            # Set in the same step as the check: otherwise, an append added after it would wait forever.
+            # The reason is set under the lock under which appends check it: otherwise, an append that is added
+            # afterwards would wait forever.
             left = list(self._waiting)
-        # An append that learns of the end before it was sent is not sent either, because the connection is broken.
+        # An append that ends here before it was sent will not be sent, because the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
         self._finish_appends([(number, broken) for number in left])
         self._watching.set()
 
 
 def _without_redundant_records(chunk: Chunk) -> Chunk:
-    """The chunks, without records where a chunk has its frame; others are sent unchanged."""
+    """The chunk, without its records if it has a frame; otherwise unchanged."""
     return Chunk(() if chunk.frame else tuple(chunk.records), chunk.count, chunk.size, chunk.frame)
 
 
 class _SocketOutbox:
-    """Sends without waiting. A thread sends the bytes that the socket does not take at once, in order."""
+    """Sends without waiting. A thread sends the bytes that the socket does not accept at once, in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -245,14 +247,14 @@ class _SocketOutbox:
     def send(self, data: bytes) -> None:
         with self._changed:
             sent = 0
-            # While the thread is sending, only it may: two senders would mix their messages.
+            # While the thread is sending, no other may send, because two senders would mix their messages.
             if not self._is_sending:
                 try:
                     sent = self._connection.send(data, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     pass
                 except OSError:
-                    return  # the thread that receives ends the waiting appends
+                    return  # the receiving thread ends the waiting appends
                 if sent == len(data):
                     return
             self._unsent.append(data[sent:])
@@ -263,7 +265,7 @@ class _SocketOutbox:
                 self._thread.start()
 
     def close(self) -> None:
-        """Call this when the connection is shut down."""
+        """Wait for the sending thread. Call this when the connection is shut down."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -280,8 +282,8 @@ class _SocketOutbox:
                         return
                     self._changed.wait()
                 data = self._unsent.popleft()
-            # Sending may wait long for the other process, so it happens without the lock, for which `send` must not
-            # wait.
+            # Sending may wait long for the other process, so the lock, for which `send` must not wait long, is not held
+            # meanwhile.
             try:
                 self._connection.sendall(data)
             except OSError:
@@ -293,7 +295,7 @@ WatchLog = Callable[[Callable[["asyncio.Task[Callable[[], None]]"], None]], None
 
 
 class AppendService:
-    """Makes the appends of other processes. Belongs to the event loop in which it is created."""
+    """Makes the appends that other processes send. It belongs to the event loop in which it is created."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
@@ -303,7 +305,7 @@ class AppendService:
         self._is_awake = False
 
     async def serve(self, connection: socket.socket) -> None:
-        """Make the appends that arrive from a process, until its end of the connection is closed."""
+        """Make the appends that arrive from a process, until that process closes its end of the connection."""
         sender = _WorkerConnection(self._log, self._schedule_sending, self._watch_log)
         self._connections.append(sender)
         try:
@@ -319,18 +321,19 @@ class AppendService:
         if self._watching.done() and not self._watching.exception():
             self._watching.result()()
         else:
-            # The thread that begins the watch may still be running. The log, which is closed next, ends all watches.
+            # The thread that adds the listener may still be running. The log, which is closed next, drops all
+            # listeners.
             self._watching.cancel()
 
     def _watch_log(self, done: Callable[[asyncio.Task[Callable[[], None]]], None]) -> None:
         if self._watching is None:
-            # Beginning reads the file, which must not hold up the loop that commits for all.
+            # Adding a listener reads the file, for which the event loop must not wait.
             begin = asyncio.to_thread(self._log.add_change_listener, self._queue_grown_partition)
             self._watching = self._loop.create_task(begin)
         self._watching.add_done_callback(done)
 
     def _queue_grown_partition(self, topic: str, partition: int) -> None:
-        # Called in threads of the log, while the loop may change the list.
+        # This is called in threads of the log, while the loop may change the collection.
         for sender in tuple(self._connections):
             if sender.is_watching:
                 sender.news.append((topic, partition))
@@ -338,7 +341,8 @@ class AppendService:
 
     def _schedule_sending(self) -> None:
         """Schedule sending of new messages. May be called in any thread."""
-        # The flag is cleared before the queues are emptied: messages added by threads that find it set are still sent.
+        # The flag is cleared before the queues are emptied: a message that a thread adds while the flag is set is still
+        # sent.
         if not self._is_awake:
             self._is_awake = True
             try:
@@ -347,7 +351,7 @@ class AppendService:
                 log.debug("An append has ended after the event loop")
 
     def _flush_connections(self) -> None:
-        # Before the queues are read. A thread that finds the flag unset from now on wakes the loop once more,
+        # Cleared before the queues are read. A thread that finds the flag unset from now on wakes the loop once more,
         # perhaps needlessly.
         self._is_awake = False
         for sender in self._connections:
@@ -375,7 +379,7 @@ class _WorkerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if exc is not None:
-            # The process that started it reports its death.
+            # The process that started the other process reports its end.
             log.debug("The connection to a process that appends events is broken: %s", exc)
         self.gone.set()
 
@@ -391,7 +395,7 @@ class _WorkerConnection(asyncio.Protocol):
                 elif isinstance(self._log, DeduplicatingLog):
                     begin_task(self._log.append_once(request.topic, batches, request.ids), done)
             else:
-                # First the set that receives reports, then the watch, and then the answer that relies on both.
+                # The reports begin first, then the watch, and then the confirmation, which promises both.
                 self.is_watching = True
                 self._watch(self._confirm_watch)
 
@@ -399,7 +403,7 @@ class _WorkerConnection(asyncio.Protocol):
         if not begun.cancelled() and begun.exception() is None:
             self._write(_WatchConfirmation())
         elif self._transport is not None:
-            # The other process ends when this connection does, and is started again.
+            # The other process ends when this connection ends, and is started again.
             self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -410,8 +414,9 @@ class _WorkerConnection(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Send new messages. While the other process does not read, each partition is kept once."""
-        # Threads of the log append at the other end meanwhile: messages added after this look wake the loop again.
+        """Send new messages. While the other process does not read, each partition that grew is kept only once."""
+        # Threads of the log add messages at the other end of the queue meanwhile. Those added after this check wake the
+        # loop again.
         while self.news:
             self._grown[self.news.popleft()] = None
         if self._is_paused or not (self._outcomes or self._grown):
@@ -431,12 +436,13 @@ class _WorkerConnection(asyncio.Protocol):
         self._write(_AppendOutcomes(grown, stored, failed, duplicates))
 
     def _queue_outcome(self, request_number: int, outcome: AppendResultByPartition | Exception) -> None:
-        # Called in threads of the log. First the message, then the request to send it.
+        # Called in threads of the log. The message is queued before the request to send it.
         self._outcomes.append((request_number, outcome))
         self._schedule_sending()
 
     def _write(self, message: Struct) -> None:
-        # Runs only on the loop. A process that has ended needs no outcome: its appends are still stored or refused.
+        # Runs only on the loop. A process that has ended needs no outcome; whether its appends are stored does not
+        # depend on that.
         if self._transport is not None:
             self._transport.write(encode_length_prefixed(message))
 

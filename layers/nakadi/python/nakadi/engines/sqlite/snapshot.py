@@ -4,8 +4,8 @@
         snapshot.copy_to(copy)
         keys = snapshot.archive_keys()
 
-A snapshot is a read transaction: SQLite shows it everything that was committed before, and nothing later. Nobody waits
-for it, but SQLite's log grows until it is closed.
+A snapshot is a read transaction: SQLite shows it everything that was committed before, and nothing later. No reader or
+writer waits for a snapshot, but SQLite's log grows until the snapshot is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nakadi.engines.sqlite.registry import SELECT_REFERENCED_OBJECTS
 
 OLDEST_VERSION_WITH_LOG_INDEX = 2
 
-# Between two steps, Ctrl-C is noticed.
+# How many pages are copied in a step. Ctrl-C is noticed between two steps.
 PAGES_PER_STEP = 2000
 
 

@@ -8,9 +8,9 @@ that are in use (a row leaves one there whenever its page is merged or split), a
 row with events, fills the free pages with zeros, and truncates the log.
 
 Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until the
-wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries to
-complete it every few seconds. All of this happens in steps of a few milliseconds with pauses of the same length, so
-that no append waits for long. `VACUUM` would make all appends wait until the whole file is written.
+wipe is complete: if the process that wipes is killed, or readers prevent the truncation of the log, the broker tries to
+complete the wipe every few seconds. All of this happens in steps of a few milliseconds with pauses of the same length,
+so that no append waits for long. `VACUUM` would make all appends wait until the whole file is written.
 """
 
 from __future__ import annotations
@@ -42,20 +42,22 @@ MAX_ROWS_PER_STEP = 2000
 MAX_BYTES_PER_STEP = 500_000
 MAX_FREE_PAGES_PER_STEP = 128
 
-# A page between two steps keeps its free space, so each step repeats the last rows of the one before it: half of them
-# at the most. Merging and splitting concerns three neighbours at a time. A page holds only the beginning of a row of at
-# least this number of bytes.
+# A page with rows of two steps keeps its free space, so each step repeats the last rows of the previous step, at most
+# half of them: enough to cover this many pages. SQLite merges and splits three neighbouring pages at a time. Of a
+# longer row, a page holds only the beginning, which has at least this number of bytes.
 REPEATED_PAGES = 6
 MIN_LOCAL_BYTES = 400
 
 CLAIM_SECONDS = 30.0
-"""How long a process has a wipe to itself after its last step. After that, another process may continue it."""
+"""How long after its last step a process has the only right to continue a wipe. After that, another process may
+continue it.
+"""
 
 LOG_LOCK_TIMEOUT_MS = 20
 """How long an attempt to truncate the log waits for readers. Appends wait meanwhile, too."""
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 LOG_PATIENCE_SECONDS = 3.0
-"""How long a job tries to truncate the log. Then it leaves that to the broker."""
+"""How long a job tries to truncate the log before it leaves that to the broker."""
 BROKER_PATIENCE_SECONDS = 1.0
 """How long a broker tries to truncate the log, each time that it looks for a wipe. It does not try all the time,
 because appends wait during each attempt."""
@@ -68,7 +70,7 @@ PUT_NOTE = """
 
 
 class WipeStage(StrEnum):
-    """The progress of a wipe. A complete wipe removes this note."""
+    """The progress of a wipe, in its note. When the wipe is complete, the note is removed."""
 
     REQUESTED = "requested"
     REWRITTEN = "rewritten"
@@ -87,7 +89,7 @@ _NOTES = Converter(WipeNote)
 
 
 class _ClaimLost(Exception):
-    """Raised in a step when another process has taken over, or a new request needs everything from the beginning."""
+    """Raised in a step if another process has taken over the wipe, or a new request requires that it begins again."""
 
 
 def request_wipe(path: Path) -> None:
@@ -127,7 +129,7 @@ class DataFileWiper:
 
     def _claim(self, connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
         found = _read_note(connection)
-        if found is None:  # read without a turn to write, because the broker checks this every few seconds
+        if found is None:  # read without a turn to write, as the broker does so every few seconds
             return None
         with _transaction(connection):
             found = _read_note(connection)
@@ -147,13 +149,13 @@ class DataFileWiper:
 
     @contextmanager
     def _claimed_transaction(self, connection: sqlite3.Connection, revision: int) -> Iterator[None]:
-        """A transaction in which only this process wipes, followed by a pause of the same length."""
+        """A transaction in which this process is the only one that wipes, followed by a pause of the same length."""
         if self._is_stopping():
             raise _ClaimLost
         began = time.monotonic()
         with _transaction(connection):
-            # Checked under the lock of writers. If this process was paused for so long that another one has taken over,
-            # it changes nothing.
+            # The note is checked in the transaction. If this process was paused for so long that another one has taken
+            # over, it changes nothing.
             found = _read_note(connection)
             if found is None or found[0] != revision or found[1].owner != self._owner:
                 raise _ClaimLost
@@ -177,7 +179,7 @@ class DataFileWiper:
         """
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
         names = [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()]
-        # The first column of the one table is the number of its rows, under another name.
+        # The column `id`, which one of the tables has, is its `rowid` under another name.
         columns = ", ".join(["rowid", *(name for name in names if name != "id")])
         place = 0
         while True:
@@ -195,10 +197,10 @@ class DataFileWiper:
             place = _first_repeated_row(rows, REPEATED_PAGES * page_size)
 
     def _fill_free_pages(self, connection: sqlite3.Connection, revision: int) -> None:
-        """Use all free pages for zeros at the same time, and free them again."""
+        """Fill all free pages with zeros, by using all of them at the same time, and free them again."""
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
         with self._claimed_transaction(connection, revision):
-            # A killed run may have left it.
+            # A run that was killed may have left this table.
             connection.execute("CREATE TABLE IF NOT EXISTS blanks (content BLOB NOT NULL)")
         is_filled = False
         while not is_filled:
@@ -226,7 +228,7 @@ class DataFileWiper:
                 return False
             time.sleep(SECONDS_BETWEEN_ATTEMPTS)
         with _transaction(connection):
-            # A request that arrived meanwhile has another revision, and stays.
+            # The note of a request that arrived meanwhile has another revision, and stays.
             connection.execute(f"DELETE FROM documents WHERE {NOTE} AND revision = ?", (revision,))  # noqa: S608  # a constant
         return _read_note(connection) is None
 
@@ -234,7 +236,7 @@ class DataFileWiper:
 def _some_rows(
     connection: sqlite3.Connection, table: str, columns: str, place: int
 ) -> tuple[Sequence[tuple[int, ...]], bool]:
-    """The rows that begin at a place, enough for a step, and whether they are the last ones."""
+    """The rows from a place on, as many as a step rewrites, and whether they are the last ones."""
     rows: list[tuple[int, ...]] = []
     size = 0
     statement = f"SELECT {columns} FROM {table} WHERE rowid >= ? ORDER BY rowid"  # noqa: S608  # names above
@@ -242,14 +244,16 @@ def _some_rows(
         for row in cursor:
             rows.append(row)
             size += _size_bytes(row)
-            # A step that has only one row would repeat it forever.
+            # A step needs two rows at least: a step with only one would repeat that row forever.
             if (len(rows) >= MAX_ROWS_PER_STEP or size >= MAX_BYTES_PER_STEP) and len(rows) > 1:
                 return rows, False
     return rows, True
 
 
 def _first_repeated_row(rows: Sequence[tuple[int, ...]], local_bytes: int) -> int:
-    """The number of the row that the next step begins with, so that it repeats about this number of bytes of pages."""
+    """The number of the row with which the next step begins, so that it repeats rows of about this number of bytes in
+    pages.
+    """
     repeated = 0
     for place in range(len(rows) - 1, len(rows) // 2, -1):
         repeated += min(_size_bytes(rows[place]), MIN_LOCAL_BYTES)
@@ -263,7 +267,7 @@ def _size_bytes(row: Sequence[object]) -> int:
 
 
 def _truncate_log(connection: sqlite3.Connection) -> bool:
-    # First most of the work, while others write; they wait only for the rest.
+    # First copy most pages while others write; they wait only while the other pages are copied.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     connection.execute(f"PRAGMA busy_timeout = {LOG_LOCK_TIMEOUT_MS}").close()
     is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -1,6 +1,7 @@
-"""One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
+"""One thread writes: appends that wait at the same time share a commit, and steps of maintenance take turns with
+commits.
 
-Every call into SQLite lets other threads run, and in a busy process, getting the interpreter back takes a while. So a
+Every call into SQLite releases the interpreter's lock, and in a busy process, getting it back takes a while. So a
 commit is a single call, an insertion that is a transaction in itself, unless it has more than sixteen rows, or the ends
 of its partitions have to be read first.
 """
@@ -65,13 +66,15 @@ SELECT_PARTITION_ENDS = """
 
 FRAMES = "frames (log, first, count, stored_at, size, body)"
 FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
-"""Takes rows of both tables, so that one statement inserts them; rows of frames have no number in front."""
+"""A view into which rows of both tables are inserted, so that one statement suffices; rows of frames have no number in
+front.
+"""
 ROWS_PER_INSERT = 16
 """The largest number of rows in a statement. SQLite keeps each statement prepared, so there must not be many of
 them."""
 
 MAX_KNOWN_ENDS = 10_000
-"""The number of partitions whose ends are remembered."""
+"""How many partitions' ends are remembered."""
 
 
 class CommittedAppend(Struct, frozen=True):
@@ -98,7 +101,8 @@ class _PendingAppend:
         self.ids = ids
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
-        # Checked before the writer gets the records: a bad one must not fail the commit of the others.
+        # The records are checked before the writer gets them, because a bad record must not fail the commit of the
+        # others.
         self.chunks = {(topic, partition): chunks_of(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
@@ -124,7 +128,7 @@ def chunks_of(records: Sequence[Record]) -> Sequence[Chunk]:
     if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         return [Chunk(records, records.number, size)]
     if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= MAX_RECORD_BYTES_TO_JOIN:
-        # The result of `chunks_of`, in fewer calls, whose cost a single event would bear alone.
+        # The result is that of `chunks_of`. For a single event, fewer calls matter.
         frames.check_no_line_breaks(records)
         return [Chunk(records, 1, size)]
     return list(split_into_chunks(records))
@@ -133,7 +137,8 @@ def chunks_of(records: Sequence[Record]) -> Sequence[Chunk]:
 class _WriterTask(Generic[T]):
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         self._work = work
-        # Held until the writer releases it. It works like an `Event`, but without a condition and a second lock.
+        # This lock is held until the writer releases it. It works like an `Event`, but without a condition and a second
+        # lock.
         self._done = threading.Lock()
         self._done.acquire()
         self._result: T | None = None
@@ -169,7 +174,7 @@ class SqliteWriter(Protocol):
         """Run work in a separate transaction. The work delays every append, so it must take only milliseconds."""
 
     def close(self) -> None:
-        """Do the waiting work, then stop."""
+        """Do the work that waits, then stop."""
 
 
 class LogWriter:
@@ -192,7 +197,8 @@ class LogWriter:
         self._health = CommitHealth(clock, metrics)
         self._waiting_bytes = 0
         self._closing = False
-        # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
+        # Other threads read these lengths without the lock: each read is one step, and the value may change a moment
+        # later in any case.
         metrics.log_appends_waiting.add_source(lambda: {(): len(self._appends) + len(self._appends_with_ids)})
         metrics.log_bytes_waiting.add_source(lambda: {(): self._waiting_bytes})
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
@@ -201,11 +207,11 @@ class LogWriter:
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
     ) -> None:
-        # This thread creates its chunks without the lock, so that others can append meanwhile.
+        # This thread creates the chunks before it takes the lock, so that others can append meanwhile.
         append = _PendingAppend(topic, batches, done, ids)
         with self._changed:
-            # Under the lock of the writer's last check: nothing gets into the queue once the writer has found it empty
-            # at its end.
+            # The writer's last check takes the same lock, so nothing gets into the queue after the writer has found it
+            # empty and ended.
             self._refuse_if_closing()
             queue = self._appends if ids is None or self._has_read_eids else self._appends_with_ids
             if len(queue) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
@@ -240,21 +246,21 @@ class LogWriter:
                 self._commit_appends(appends)
             for step in steps:
                 step.run_in_transaction(self._file)
-                # A step may have changed the ends through the appending connection itself. The version does not show
-                # that, because it covers only changes through other connections.
+                # A step may have changed the ends through the appending connection itself. The version of the file does
+                # not show that, because it changes only with commits of other connections.
                 self._ends.forget_all()
             if not self._has_read_eids:
                 self._read_some_eids()
             if self._eids.has_to_make_room:
                 self._make_room_for_eids()
-            # Not kept while nothing arrives: a large batch would stay in memory until the next one.
+            # Drop the references, so that a large batch does not stay in memory until the next one arrives.
             del turns, appends, steps
 
     def _pop_next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
         """The appends that fit into a commit, and one step; None when no more work will come."""
         with self._changed:
             while not self._appends and not self._steps and not self._appends_with_ids:
-                # Checked only when nothing waits: appends accepted before the end are still written.
+                # This is checked only when nothing waits, so that appends accepted before the end are still written.
                 if self._closing:
                     return None
                 if not self._has_read_eids or self._eids.has_to_make_room:
@@ -275,7 +281,7 @@ class LogWriter:
         try:
             with self._file.write_connection() as connection:
                 is_done = self._eids.load_some(connection)
-        except Exception:  # the appends that need them try again, and report the error
+        except Exception:  # an append that needs the ids reads them again, and reports the error
             log.warning("The ids of events could not be read", exc_info=True)
             self._eids.forget_all()
             is_done = True
@@ -286,7 +292,7 @@ class LogWriter:
                 self._appends_with_ids.clear()
 
     def _make_room_for_eids(self) -> None:
-        """Index some older ids in the file, so that memory can forget them."""
+        """Move some older ids from memory to the index in the file."""
         try:
             while True:
                 with self._file.write_transaction() as connection:
@@ -305,7 +311,7 @@ class LogWriter:
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
         except Exception as error:  # noqa: BLE001  # the error belongs to the waiting callers
-            # The offsets were advanced for rows that were not stored.
+            # The remembered ends were advanced for rows that were not stored.
             self._ends.forget_all()
             self._eids.forget_all()
             self._health.note_failure(began)
@@ -314,8 +320,8 @@ class LogWriter:
             return
         self._health.note_success(began)
         self._metrics.log_commit_appends.observe(len(appends))
-        # Called after the commit, so that woken readers find the events, and outside it, so that neither they nor the
-        # waiting publishers delay other writers of the file.
+        # Called after the commit, so that woken readers find the events, and so that neither these nor the waiting
+        # publishers delay other writers of the file.
         self._stored(arrivals)
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)
@@ -341,7 +347,7 @@ class PartitionEnds:
     def known_ends(
         self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd] | None:
-        """The ends of these partitions at `version`, if all are known and none is sealed."""
+        """The ends of these partitions at `version`; None unless all are known and none is sealed."""
         ends = self._ends
         if connection is self._connection and all(
             partition in ends and not ends[partition].sealed for partition in partitions
@@ -377,14 +383,14 @@ def _store_appends(
         version, ends = partition_ends.version, partition_ends.known_ends(connection, partitions)
         new_eids = None if ends is None else _collect_new_eids(eids, connection, version, appends, ends, now)
         if ends is not None and new_eids is not None:
-            # In one statement, which checks the version when it has the turn to write: so either the remembered ends
-            # are still true or nothing is stored.
+            # One statement inserts everything, and checks the version when it has the turn to write. So nothing is
+            # stored unless the remembered ends are still true.
             rows = _frame_rows_of_appends([append.chunks for append in appends], ends, now)
             eid_rows = new_eids.rows()
             if _insert_unless_file_changed(file, connection, rows, eid_rows, version):
                 eids.note_stored(connection, eid_rows)
                 return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends), _bytes_of_rows(rows)
-            # The ends have been advanced, but nothing is stored.
+            # The remembered ends were advanced, but nothing is stored.
             partition_ends.forget_all()
         with file.transaction(connection):
             ends = partition_ends.read_ends(connection, partitions)
@@ -423,7 +429,7 @@ def _collect_new_eids(
     ends: Mapping[TopicPartition, _PartitionEnd],
     now: int,
 ) -> NewEids | None:
-    """The ids of these appends; None unless all of them are new."""
+    """The ids of these appends, if all of them are certainly new; otherwise None."""
     if not any(append.ids for append in appends):
         return NewEids(eids, connection, 0, now)
     new = eids.begin_new_eids(connection, version, now)
@@ -451,7 +457,7 @@ def _remember_eids(
     next_offsets: dict[TopicPartition, int],
     now: int,
 ) -> PlacesByPartition:
-    """Remember the ids of an append; return its duplicates. The other events advance the offsets."""
+    """Remember the ids of an append, and return its duplicates. The other events advance `next_offsets`."""
     own = {number: next_offsets[append.topic, number] for _, number in append.partitions}
     duplicates = eids.remember(connection, ids, own, now)
     next_offsets.update({(append.topic, number): offset for number, offset in own.items()})
@@ -509,7 +515,9 @@ def _insert_unless_file_changed(
     eid_rows: Sequence[EidRowValues],
     version: int,
 ) -> bool:
-    """Insert rows, unless another connection has changed the file since this version."""
+    """Insert rows, unless another connection has changed the file since this version; return whether they were
+    inserted.
+    """
     if not frame_rows:
         return False
     into, rows = FRAMES, cast(Sequence[Sequence[SqlValue]], frame_rows)
@@ -538,13 +546,14 @@ def _flat_values(rows: Sequence[Sequence[SqlValue]]) -> list[SqlValue]:
 
 @cache
 def _insert_statement(into: str, row_count: int, *, only_at_version: bool = False) -> str:
-    """A statement that inserts rows. With `only_at_version`, it inserts all rows and returns something, or inserts none
-    if the file has changed since the version in the last value.
+    """A statement that inserts rows. With `only_at_version`, it inserts all rows and returns a row, or inserts none if
+    the file has changed since the version in the last value.
     """
     row = f"({', '.join('?' * (into.count(',') + 1))})"
     values = f"VALUES {', '.join([row] * row_count)}"
     if only_at_version:
-        # The version is checked when the statement has the turn to write: nothing can change between the two.
+        # The version is checked when the statement has the turn to write, so nothing can change between the check and
+        # the insertion.
         values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ? RETURNING 1"  # noqa: S608
     return f"INSERT INTO {into} {values}"
 
