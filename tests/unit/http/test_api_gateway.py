@@ -140,8 +140,7 @@ def test_the_stage_is_no_part_of_the_path():
 
 
 def test_a_stream_is_not_opened_here():
-    """A request for a stream through a function is answered with 501 and a Problem with the reason; no function runs
-    for minutes."""
+    """A request for a stream through a function is answered with 501 and a Problem with the reason."""
     answer = invoke(load_event("open_stream"))
 
     assert answer["statusCode"] == 501

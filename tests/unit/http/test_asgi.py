@@ -90,7 +90,9 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
 
 
 def test_a_body_that_does_not_come_is_given_up():
-    """A client that sends its body too slowly gets an answer; the server does not wait for it."""
+    """A client that sends its body too slowly is answered with 408; the server does not wait for the rest of the
+    body.
+    """
 
     class SlowClient(Client):
         async def receive(self):
@@ -108,7 +110,7 @@ class LeavingClient(Client):
 
 
 def test_who_leaves_before_the_body_is_complete_is_not_answered():
-    """An incomplete request is not handled."""
+    """An incomplete request is neither handled nor answered."""
     client = LeavingClient()
     client.pieces = []
 

@@ -127,7 +127,7 @@ def test_pages_of_other_hosts_cannot_use_it(wire, headers, status):
 
 
 def test_the_bound_address_is_served():
-    """A broker that listens on another address of the machine is served under that address. (R290)"""
+    """A broker that listens on an address of the machine other than 127.0.0.1 is served under that address. (R290)"""
     try:
         with Broker(host="127.0.0.2") as broker, HostWire(broker.url) as wire:
             asked = [

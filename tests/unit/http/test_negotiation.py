@@ -245,7 +245,9 @@ def test_bodies_without_a_meaning_are_passed_over(method):
     ],
 )
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
-    """Negotiation never changes the status of an error; a client that prefers the old media type gets it. (R25)"""
+    """An error is answered with a Problem whatever `Accept` contains; a client that prefers the Problem's old media
+    type gets that type. (R25)
+    """
     assert (
         with_preferred_problem_media_type(a_request(accept=accept), problem_of_error(NotFound("no"))).headers[
             "content-type"

@@ -46,7 +46,7 @@ def test_an_answer_is_good_for_a_moment():
 
 
 def test_a_registry_that_fails_is_reported_and_asked_again():
-    """A failure is logged and reported without details, and ends when the registry works again."""
+    """A failure of the registry is reported without details, until the registry works again."""
     registry, clock = ProbedRegistry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
@@ -76,7 +76,9 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
 
 
 def test_an_unready_broker_answers_with_a_problem():
-    """The answer to `GET /ready` is 200, or 503 with the time after which to retry; health is a separate check."""
+    """If the registry fails, the answer to `GET /ready` is 503 with the time after which to retry, but the answer to
+    `GET /health` is still 200.
+    """
     registry = ProbedRegistry(Unavailable("no"))
     readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)
     application = Application(

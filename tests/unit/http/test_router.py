@@ -89,8 +89,7 @@ def test_two_routes_for_one_operation_are_a_mistake():
 
 
 def test_paths_of_clients_do_not_fill_the_memory(monkeypatch):
-    """The result for a path is cached while the path is in use; the results for further paths and for long ones are
-    not."""
+    """The results for the paths that were used last are cached, up to a limit; the results for long paths never are."""
     taken_apart = []
     monkeypatch.setattr(router, "MAX_CACHED_PATHS", 10)
     monkeypatch.setattr(router, "unquote", lambda segment: taken_apart.append(segment) or segment)

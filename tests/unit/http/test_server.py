@@ -366,7 +366,9 @@ def test_a_client_that_closes_its_half_is_answered(wire, slow):
 
 
 def test_half_a_body_and_then_nothing_is_no_request(wire, caplog):
-    """If a client leaves in the middle of its body, nothing of the request is handled or kept."""
+    """If a client leaves in the middle of its body, the connection is closed without an answer, and nothing is
+    logged.
+    """
     wire.send("POST /echo HTTP/1.1", "Content-Length: 100", body=b"half")
     wire.socket.shutdown(socket.SHUT_WR)
 

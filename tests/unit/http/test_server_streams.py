@@ -152,7 +152,7 @@ def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
 
 
 def test_a_client_that_closed_its_half_before_the_stream_began_is_gone_too(wire, streams):
-    """A client that opens a stream and leaves immediately leaves nothing behind."""
+    """A client that opens a stream and leaves immediately leaves no open stream behind."""
     wire.send("GET /idle HTTP/1.1")
     wire.socket.shutdown(socket.SHUT_WR)
 

@@ -14,7 +14,7 @@ def values(old, new):
 
 
 def test_a_property_that_is_gone_has_an_old_value_alone():
-    """For a removed property, the old value is shown unchanged, and no new one. (R296)"""
+    """For a removed property, the old value is shown unchanged. (R296)"""
     assert values({"properties": {"a": S, "b": INT}}, {"properties": {"a": S}})[0] == INT
 
 

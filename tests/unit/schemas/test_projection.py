@@ -135,7 +135,7 @@ def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
 
 
 def test_very_many_objects_need_no_types(monkeypatch):
-    """A subscription with the maximum number of paths and steps starts a stream without delay. (D11)"""
+    """For the maximum number of paths and steps, no types are created, so that a stream starts without delay. (D11)"""
     made = []
     make = msgspec.defstruct
     monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))

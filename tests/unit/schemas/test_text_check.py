@@ -84,7 +84,9 @@ def test_an_event_is_found_by_any_of_its_values():
 
 
 def test_what_takes_too_much_is_not_known():
-    """The check has no result if there are too few steps or too many objects, or if a text is not JSON."""
+    """An event is doubtful if its check takes more steps than are left, if it has too many objects, or if its text is
+    not JSON.
+    """
     check = text_check_of({"a": {"type": "array", "uniqueItems": True}})
     long = json.dumps({"a": list(range(100))}).encode()
     assert list(check.find_doubtful([long, b"{}"], [10])) == [0]

@@ -18,7 +18,7 @@ from nakadi.schemas.values import canonical_text, has_java_type_name, java_type_
     ],
 )
 def test_values_have_a_type(value, name):
-    """Every JSON value has one of seven type names; integers and floats are numbers, booleans are not. (R153)"""
+    """Each type of JSON values has a name in Java; integers and floats are numbers, booleans are not. (R153)"""
     assert java_type_name(value) == name
     assert has_java_type_name(value, "Number") is (name in ("Integer", "Double"))
 

@@ -159,7 +159,9 @@ def test_reasons_say_who_cannot_read_what():
 
 
 def test_an_equal_schema_changes_nothing():
-    """An equal schema leaves the schema as it was, with its version and text. (R187)"""
+    """A schema that is equal apart from its documentation leaves the current one as it was, with its text and version.
+    (R187)
+    """
     old = a_record(ID)
 
     assert next_schema(old, a_record(a_field("id", doc="x")), COMPATIBLE).text == json.dumps(old)

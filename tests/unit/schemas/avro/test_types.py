@@ -186,7 +186,7 @@ def test_a_schema_is_strict_json_of_bounded_size(schema):
 @pytest.mark.parametrize("version", ["0", "1"])
 @pytest.mark.parametrize("name", list(BATCH_SCHEMAS))
 def test_the_canonical_form_is_that_of_fastavro(name, version):
-    """The Parsing Canonical Form of the schemas of batches. (R145, R248)"""
+    """The Parsing Canonical Form of each batch schema is the same as fastavro's. (R145, R248)"""
     text = json.dumps(BATCH_SCHEMAS[name][version])
 
     assert canonical_form(text) == fastavro.schema.to_parsing_canonical_form(json.loads(text))
