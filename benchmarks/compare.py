@@ -57,7 +57,7 @@ class Row:
     greatest: float
     fdatasync_ms: float
     load: str
-    """The figures to measure; several rows belong to one load."""
+    """The load whose measurement gave this row; a load can give several rows."""
 
     def __str__(self) -> str:
         ratio = f"{self.ratio:.2f} ({self.least:.2f} to {self.greatest:.2f})"
@@ -71,7 +71,7 @@ def format_value(value: float) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """Raised if a broker cannot handle a load."""
+    """A load at which a broker failed, and why."""
 
     load: str
     reason: str
@@ -82,7 +82,7 @@ class Failure:
 
 @dataclass
 class Table:
-    """The rows found so far. They are kept in a file, if there is one."""
+    """The rows and failures so far. With `file`, they are also stored in this file."""
 
     file: Path | None
     rows: list[Row] = field(default_factory=list)

@@ -3,7 +3,7 @@
     python benchmarks/many.py [event-types] [subscriptions] [streams] [events] [--sizes N,N…] [--folder FOLDER]
 
 Each part fills a data file to a size, starts a broker on it in its own process, and asks what users and operators ask:
-how long the start takes, what memory it holds, how long a page of a list, a publication and a subscription's statistics
+how long the start takes, how much memory it uses, how long a list's page, a publication and a subscription's statistics
 take with all these resources, and how much CPU the idle broker uses in a minute.
 
 Registered objects and events are copied inside the data file from one that the API created, since a broker takes

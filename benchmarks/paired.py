@@ -2,9 +2,9 @@
 
     python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N] [--strategy random|hash]
 
-Each serves SQLite on loopback from its own process. The script compares the CPU time of that process per request, with
-system time and all threads: on a busy machine, rates only show how much of the machine was free. It prints the medians
-of the rounds.
+Each checkout serves SQLite on loopback from its own process. The script compares the CPU time of these processes per
+request, with system time and all threads: on a busy machine, rates only show how much of the machine was free. It
+prints the medians of the rounds.
 """
 
 from __future__ import annotations

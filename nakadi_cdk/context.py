@@ -137,7 +137,7 @@ class Context:
     auth_issuer: str = "https://issuer.invalid"
     """The issuer of the tokens that the broker accepts.
 
-    Allowed: an https:// URL. Default: "https://issuer.invalid", which lets nobody in.
+    Allowed: an https:// URL. Default: "https://issuer.invalid", with which no token is valid.
     """
 
     auth_jwks: str = ""
@@ -427,7 +427,7 @@ class Context:
     """
 
     canary_minutes: int = 0
-    """How long a tenth of the requests tries a new version of a function before all requests use it.
+    """How long only a tenth of the requests goes to a new version of a function before all requests do.
 
     Allowed: 0 for an immediate switch, 5, 10, 15, 30. Default: 0.
     """

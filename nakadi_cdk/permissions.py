@@ -59,7 +59,8 @@ REMOVE = ("kinesis:DeregisterStreamConsumer",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Actions on tables by their suffixes, on all streams or topics, and on the objects of the archive.
+    """What a role may do: actions on tables, by the suffixes of their names; on all streams or topics; and on the
+    objects of the archive.
 
     `writable_keys` limits changes of a table to these partition keys; `*` stands for any text.
     """

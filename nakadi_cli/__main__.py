@@ -13,12 +13,13 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code; docs/command-line.md says what each code means.
 
-    Without `arguments`, it runs as a program, and an interruption ends its process as Ctrl-C does.
+    Without `arguments`, it takes those of the process, and an interruption ends the process by the signal of Ctrl-C.
     """
     if arguments is not None:
         return _run(list(arguments))
-    # Until the command begins, the signal itself ends the process: an exception in the middle of an import may become
-    # another one. The handler is always set, because processes that a script starts in the background ignore Ctrl-C.
+    # Until the command begins, the signal itself ends the process, because a KeyboardInterrupt in the middle of an
+    # import may turn into another exception. The handler is set even if a script has started this process in the
+    # background, where processes ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = _run(None)

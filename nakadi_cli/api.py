@@ -52,7 +52,7 @@ class Api:
         self.url = connection.url
 
     def connect(self) -> None:
-        """Prepare for requests. Otherwise, the first request does so, and takes longer."""
+        """Create the pool of connections now. Otherwise the first request creates it, and takes longer."""
         _ = self._api
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Brings a broker to the state that manifests describe: it creates missing resources, changes different ones, and
+"""Brings a broker to the state that manifests describe: creates missing resources, changes those that differ, and
 leaves all others unchanged.
 
 Only on request does it delete resources that belong to the manifests' applications but are in none of the manifests.

@@ -176,7 +176,7 @@ def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 def print_note(sentence: str) -> None:
-    """Print a note in addition to the result, which goes to standard output."""
+    """Print a note to standard error; standard output is for the result."""
     click.echo(sentence, err=True)
 
 

@@ -46,7 +46,7 @@ def as_yaml(value: Any) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Write a number with its noun."""
+    """Write a number with a noun, which gets an s unless the number is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

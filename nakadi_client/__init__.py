@@ -6,8 +6,8 @@
     for batch in consume("https://events.example.org", subscription=ID, model=OrderPlaced):
         handle(batch.events)
 
-`producer_core`, `consumer_core` and `reader_core` decide, without input or output: begin reading there. `producer`,
-`consumer` and `reader` carry it out. `nakadi_client.testing` has a broker for tests.
+`producer_core`, `consumer_core` and `reader_core` decide what to do, without input or output: begin reading there.
+`producer`, `consumer` and `reader` carry out these decisions. `nakadi_client.testing` has a broker for tests.
 """
 
 from nakadi_client.batches import Batch

@@ -464,7 +464,7 @@ class ConsumerCore:
         if self._told:
             return self._told.popleft()
         if self._trouble and not self._error and not self._stopping:
-            # Only the latest is kept, because an application that works for a long time does not need each attempt.
+            # Only the latest trouble is kept: an application that works for a long time does not need all of them.
             trouble, self._trouble = self._trouble, None
             return trouble
         if self._error:
@@ -656,7 +656,7 @@ class ConsumerCore:
         self._failing_since = self._taken_since = inf
 
     def _pause(self, error: NakadiError, now: float, asked: float | None = None) -> None:
-        """Wait after a failure, unless the failures have lasted too long."""
+        """Plan a pause after a failure, or end the consumer if the failures have lasted too long."""
         self._failing_since = min(self._failing_since, now)
         self._wait_after(self._pauses, error, now, asked)
         # The requested end of a stream is not a failure.

@@ -92,10 +92,11 @@ class Producer(Generic[Event]):
         on_delivery: Callable[[Delivery], None] | None = None,
         timeout: float | None = None,
     ) -> Delivery:
-        """Take an event to deliver. It waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
+        """Take an event to deliver. Waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
 
         `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes. `key` takes precedence over
-        the producer's own function. Raises `BadEvent` if the event cannot be written, and `Closed` after the end.
+        the producer's own function. Raises `BadEvent` if the event cannot be written, and `Closed` if the producer is
+        closed.
         """
         delivery = self._publishing.delivery_of(event, key)
         if on_delivery:

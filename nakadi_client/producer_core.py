@@ -320,7 +320,7 @@ class ProducerCore:
 
 
 class _Again(msgspec.Struct, frozen=True):
-    """Marks an event to resend. It is not a failure if only its batch was rejected."""
+    """Marks an event to resend. `is_failure` is false if only other events of its batch failed."""
 
     maybe_stored: bool
     reason: NakadiError | None = None

@@ -208,7 +208,7 @@ def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: dateti
 
 
 def _merge_archive(work: JobContext) -> None:
-    """Merge small objects in the order of time, since events of the same time lie in the same object."""
+    """Merge small segments of all partitions in the order of time, because those of a time are in the same objects."""
     merger = SegmentMerger(
         index=work.index,
         store=BlockCachingStore(work.store),

@@ -261,7 +261,7 @@ def newest_per_key(events: DataFrame) -> DataFrame:
 
 
 def _line(columns: Struct) -> Struct:
-    """A line whose event has these columns; without columns, the event is a text."""
+    """The type of a line whose event has these columns; without columns, the event is a text."""
     return Struct(
         (*HEADER, Field("event", columns) if columns.fields else Field("event", STRING, has_several_types=True))
     )

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Puts the CDK's command line, and a node that it supports, into a folder: setup.sh <python> <folder>.
-# Node comes from a Python wheel, so that a deployment is made by the same versions on every machine.
+# Node comes from a Python wheel, so that every machine deploys with the same version.
 set -eu
 python=$1
 folder=$2

@@ -153,7 +153,7 @@ class Api:
     def event(
         self, request: GatewayRequest, found: MatchedOperation, authorizer: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """The event of a function behind a proxy integration."""
+        """The event that API Gateway passes to a function with a proxy integration."""
         headers = _group_values(request.headers)
         query = _group_values(parse_qsl(request.query, keep_blank_values=True))
         text, is_base64 = self._text(request)

@@ -68,7 +68,9 @@ def plan_after_failure(batch: Batch, rules: MappingRules) -> Plan:
 
 
 def plan_after_answer(batch: Batch, answer: Any, rules: MappingRules) -> Plan:
-    """The plan after a successful invocation. If it reports failures, all records before the first one are done."""
+    """The plan after a successful invocation. If the answer reports failed records, those before the first of them are
+    done.
+    """
     if not rules.reports_failures:
         return Plan()
     reported = _failed_sequences(answer)

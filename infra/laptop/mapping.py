@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 SHARDS_SECONDS = 5.0
 
-# Base64 makes the event a third longer.
+# Base64 makes records a third longer, and Lambda allows 6 MB for an event.
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 MAX_PAUSE_SECONDS = 30.0

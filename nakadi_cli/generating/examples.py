@@ -34,7 +34,7 @@ RawSchema = Mapping[str, Any] | bool
 
 
 class _Impossible(Exception):  # it ends only this candidate
-    """Raised if a candidate does not end, or no value is allowed."""
+    """Raised if a candidate would be infinite, or if a part of the schema allows no value."""
 
 
 def make_examples(schema: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
@@ -363,7 +363,7 @@ def _bounds(numbers: Mapping[str, Any]) -> tuple[Decimal | None, Decimal | None]
 
 
 def _number_between(low: Decimal | None, high: Decimal | None) -> Decimal:
-    """A number within bounds, between which no usual step fits."""
+    """A number within bounds that are too close for the usual steps between numbers."""
     if low is None or high is None:
         raise _Impossible
     return (low + high) / 2

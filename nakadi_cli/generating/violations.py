@@ -56,7 +56,7 @@ Way = tuple[str | int, ...]
 
 
 class Rule(Struct, frozen=True):
-    """A keyword of a schema; `steps` lead from the root of the schema to it, and to one name in it."""
+    """A keyword of a schema, or one of its names. `steps` lead to it from the root of the schema."""
 
     keyword: str
     steps: tuple[str, ...]

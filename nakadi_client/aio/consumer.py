@@ -242,7 +242,7 @@ class Consumer(Generic[Event]):
             await asyncio.sleep(pauses.after(failures, random.random))
 
     async def _finish(self) -> None:
-        # When an asyncio loop ends, it closes the generators of all `consume` calls at the same time.
+        # Several calls may get here at once: an asyncio loop that ends closes all its generators at the same time.
         async with self._finishing:
             if self._finished:
                 return
@@ -258,7 +258,7 @@ class Consumer(Generic[Event]):
         """Commit finished batches, and leave the stream."""
         reading, committing = self._tasks
         if committing.done():
-            # `asyncio.run` cancels every task before it closes generators.
+            # `asyncio.run` cancels every task before it closes generators, so this task needs a successor.
             committing = asyncio.create_task(self._commit())
         await asyncio.wait({committing}, timeout=_SECONDS_TO_END)
         self._break_stream()

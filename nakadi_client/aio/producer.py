@@ -70,7 +70,7 @@ class Producer(Generic[Event]):
         on_delivery: Callable[[Delivery], None] | None = None,
         timeout: float | None = None,
     ) -> Delivery:
-        """Take an event to deliver. It waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
+        """Take an event to deliver. Waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
 
         `event` and `key` mean the same as for `nakadi_client.Producer.send`.
         """
@@ -133,7 +133,7 @@ class Producer(Generic[Event]):
         return f"<Producer of {self._publishing.event_type}, {self.waiting} waiting>"
 
     def _start(self) -> None:
-        # Created here, because only here is a running loop certain.
+        # The tasks are created here, because a loop certainly runs only here.
         if not self._senders and not self._closing:
             self._senders = [asyncio.create_task(self._send_batches()) for _ in range(self._core.limits.in_flight)]
 
