@@ -137,7 +137,7 @@ def test_an_unknown_event_type_stops_no_other(relay, insert_events, count_waitin
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("answer", ["<html>", "[]", "{}", ""])
 def test_what_is_no_broker_gets_no_events(server, table, insert_events, count_waiting_rows, answer):
-    """If something other than a broker answers at its address, rows wait, and the relay continues."""
+    """If something other than a broker answers at the broker's address, rows wait, and the relay continues."""
     insert_events("order.placed", [{"n": 1}])
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=answer))
     with Relay(server.dsn, Connection("http://broker.test", transport=transport), table=table) as relay:
@@ -166,7 +166,9 @@ def test_event_types_are_published_at_the_same_time(server, table, insert_events
 
 
 def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_type, monkeypatch):
-    """However many rows wait, PostgreSQL finds the next ones by the index."""
+    """However many rows wait, a round reads only the rows that it publishes, because PostgreSQL finds these by the
+    index.
+    """
     monkeypatch.setattr("nakadi_relay.relay.MAX_ROWS", 100)
     name = event_type()
     database.execute(
@@ -210,7 +212,7 @@ def test_several_relays_share_the_keys(server, table, broker, insert_events, eve
         thread.start()
     for thread in threads:
         thread.join(120)
-    # A relay ends when it finds no free slot, although another one may still have rows.
+    # A relay ends when it finds no free slot, although a slot of another relay may still have rows.
     relays[0].run_once()
 
     events = read_stored_events(name, 480)
@@ -225,7 +227,7 @@ def test_several_relays_share_the_keys(server, table, broker, insert_events, eve
 def test_nothing_is_lost_when_the_log_fails(
     running_relay, broker, insert_events, count_waiting_rows, event_type, read_stored_events
 ):
-    """The relay later publishes the rows that the log did not store."""
+    """If the log of the broker fails, the relay later publishes the rows that the log did not store."""
     name = event_type()
     broker.faults.refuse(event_type=name, times=2)
     insert_events(name, [{"n": number} for number in range(3)], key="A")

@@ -39,7 +39,7 @@ def test_rows_wait_for_a_broker_that_cannot(answer):
 
 
 def test_the_broker_says_how_long_to_wait():
-    """`Retry-After` is the minimum pause."""
+    """The relay pauses for at least the seconds in `Retry-After`."""
     assert judge(ROWS, Answer(429, b"{}", retry_after=7.0)).pause == 7.0
 
 
@@ -63,7 +63,7 @@ def test_a_partial_failure_keeps_what_failed():
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_batch_that_is_refused_as_a_whole_is_halved(status):
-    """If the answer has no results for each event, halving the batch finds the invalid one."""
+    """If the answer has no results for each event, halving the batch finds the invalid event."""
     assert judge(ROWS, Answer(status, b"{}")).again == [ROWS[:2], ROWS[2:]]
     [(refused, reason)] = judge(ROWS[:1], Answer(status, b'{"detail": "too large"}')).refused
     assert refused == ROWS[0]

@@ -96,8 +96,8 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_enviro
 
 @pytest.mark.long
 def test_the_service_ends_cleanly_at_each_step_of_its_start(shared_environment):
-    """Ctrl-C before the first line ends the service with 130. SIGTERM at any time, and Ctrl-C after that line, end
-    it with 0. It never prints a traceback.
+    """Ctrl-C before the first line ends the service with exit code 130. SIGTERM at any time, and Ctrl-C after that
+    line, end it with 0. It never prints a traceback.
     """
     for end in end_at_each_step("services.streaming", "--port=0", environment=variables(shared_environment)):
         ready = "Streaming on port" in end.said

@@ -470,7 +470,9 @@ class World:
     # Random choices
 
     def _do_exclusively(self, what: str, move: Callable[[], None]) -> None:
-        """Do something that must not happen twice at the same time. If the process crashes, it stays incomplete."""
+        """Do something that must not happen twice at the same time. If the process crashes, the operation stays
+        incomplete.
+        """
         if what in self._busy:
             return
         self._busy.add(what)

@@ -66,8 +66,8 @@ def limit_on(series: str, *, share: float, amount: float, settles_after: float) 
 def limit_of_a_process(
     series: str, *, share: float, amount: float, settles_in_life: float, settles_after: float = 0
 ) -> Limit:
-    """A limit on the average of what each process holds within its life. The sum would say little, because Lambda adds
-    processes when requests come at the same time.
+    """A limit on the average of what each process holds within its life. The sum over all processes would say little,
+    because Lambda adds processes when requests come at the same time.
     """
     of_all = attrgetter(series)
     return Limit(
@@ -155,7 +155,7 @@ RETENTION_SETTINGS = {
 
 class LastingGround(Ground, Protocol):
     def find_processes(self) -> Iterable[psutil.Process]:
-        """The processes of the broker that live now. Raises `psutil.NoSuchProcess` if it has ended."""
+        """The processes of the broker that live now. Raise `psutil.NoSuchProcess` if the broker has ended."""
 
 
 class LastingServer(Server):

@@ -134,7 +134,9 @@ class MixedLoad:
             self.events += size
 
     def _consume(self, chance: random.Random) -> None:
-        """Read one of the streams that share a subscription. It ends by its timeout, or as if its client had died."""
+        """Read one of the streams that share a subscription. The stream ends by its timeout, or as if its client had
+        died.
+        """
         self._read_and_commit(self._subscription, chance.uniform(2, 40), stream_timeout=chance.choice([0, 10]))
 
     def _read(self, chance: random.Random) -> None:

@@ -50,7 +50,9 @@ def test_a_table_of_jobs_says_that_streams_deliver_all_rows(orders):
 
 
 def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
-    """A table may have more events than the broker says, because another job has just added them. (K1)"""
+    """Each event is read once, even if a table has more events than the broker says, because another job has just added
+    them. (K1)
+    """
     find = HttpSource.find
 
     def find_shifted_seam(self, name):
@@ -90,7 +92,7 @@ def test_only_wanted_columns_are_read(orders):
 
 
 def test_only_events_of_a_time_are_read(orders):
-    """`from_` and `until` choose by `nakadi_time`, in the table and in the log. (K4)"""
+    """`from_` and `until` select events by `nakadi_time`, in the table and in the log. (K4)"""
     frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n", "nakadi_time"])
     times = sorted(row.nakadi_time.replace(tzinfo=UTC) for row in frame.collect())
     for source in (orders.broker, orders.url):

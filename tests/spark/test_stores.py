@@ -35,7 +35,7 @@ def test_stores_have_the_events_of_the_broker(orders):
 
 
 def test_several_tasks_read_a_long_partition(orders, monkeypatch):
-    """Each task reads a part of a partition. (K12)"""
+    """Several tasks read a long partition, each a part of it. (K12)"""
     monkeypatch.setattr(stores, "EVENTS_PER_SHARE", 3)
     frame = nakadi_spark.read(orders.spark, Stores.in_folder(orders.folder), orders.name, columns=["n"])
     assert frame.rdd.getNumPartitions() >= orders.count / 3
@@ -55,7 +55,7 @@ def test_archived_events_are_read_from_the_archive(orders, monkeypatch):
 
 
 def test_a_time_limits_what_is_read_of_stores(orders):
-    """`from_` and `until` choose by the time at which events were stored. (K4, K12)"""
+    """`from_` and `until` select events by the time at which they were stored. (K4, K12)"""
     source = Stores.in_folder(orders.folder)
     frame = nakadi_spark.read(orders.spark, source, orders.name, columns=["n", "nakadi_time"])
     times = sorted(row.nakadi_time.replace(tzinfo=UTC) for row in frame.collect())

@@ -31,7 +31,9 @@ def test_a_progress_without_timelines_gives_no_seam():
 
 
 def test_a_table_that_has_too_few_events_is_refused():
-    """A table with fewer events than the source says is a different one, or was restored to an earlier state. (K1)"""
+    """A table with fewer events than the source says is refused, because it is a different table, or was restored to an
+    earlier state. (K1)
+    """
     with pytest.raises(BadRead, match="fewer events"):
         table_seam(PROGRESS, {0: {2: 5}})
 

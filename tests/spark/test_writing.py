@@ -88,7 +88,7 @@ def test_what_is_written_again_is_stored_once(orders, target):
 
 
 def test_an_event_that_is_refused_ends_the_job(orders, target):
-    """The error of the task contains the broker's reason. (K7)"""
+    """If the broker refuses an event, the error of the task contains the broker's reason. (K7)"""
     name = target()
     frame = orders.spark.range(0, 3, 1, 1).selectExpr("'a text' AS n", "named_struct('id', 'c') AS customer")
     with pytest.raises(Exception, match="expected type: Number, found: String"):
@@ -98,7 +98,9 @@ def test_an_event_that_is_refused_ends_the_job(orders, target):
 
 
 def test_equal_rows_are_different_events():
-    """The `eid` is derived from the run, the partition and the row; an `eid` in the column `metadata` stays. (K8)"""
+    """The `eid` of an event is derived from the run, the partition and the row; an `eid` in the column `metadata`
+    stays. (K8)
+    """
     rows = [Row(n=1, metadata=None), Row(n=1, metadata=None), Row(n=2, metadata=Row(eid="given", flow_id=None))]
 
     def eids(run, partition):

@@ -120,7 +120,7 @@ def test_an_endless_query_is_stopped(answer, sql):
     ],
 )
 def test_what_the_caller_cannot_change_is_not_called_a_bad_query(monkeypatch, answer, error, kind):
-    """Tables that cannot be read and missing packages are not the fault of the query. (Q11, Q16)"""
+    """Tables that cannot be read and missing packages are not reported as faults of the query. (Q11, Q16)"""
 
     def fail(*_):
         raise error

@@ -85,8 +85,8 @@ def test_two_event_types_are_joined(api, query):
 
 
 def test_an_ambiguous_name_is_refused(api, query):
-    """If several event types have a table of this name, the answer lists them; a query can name each of them in quotes.
-    (Q3)
+    """If several event types have a table of the name in a query, the answer lists them; a query can name each of them
+    in quotes. (Q3)
     """
     for name in ("sql.twin-one", "sql-twin.one"):
         create_event_type(api, a_definition(name=name))
@@ -119,7 +119,7 @@ def test_deleted_events_are_no_rows(api, query):
 
 @pytest.fixture
 def guarded_broker(tmp_path):
-    """A broker that requires tokens, and `client(name)` for one that has a token."""
+    """A broker that requires tokens, and a function `client(name)` that makes a client with a token."""
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:
         yield broker, issuer
@@ -235,7 +235,9 @@ def test_silence_is_no_end_if_the_broker_knows_until():
 
 
 def test_events_that_cannot_be_read_end_the_query(monkeypatch):
-    """The query fails, and its error is the reason that the broker gives. (Q4, L81)"""
+    """If the broker cannot read some events, the query fails, and its error is the reason that the broker gives. (Q4,
+    L81)
+    """
     monkeypatch.setattr("nakadi_sql.http_source.PAUSE_SECONDS", 0.0)
     problem = {"status": 503, "detail": "Events up to 7 exist", "unreadable": {"partition": "0"}}
     end = json.dumps(problem).encode() + b"\n"
@@ -263,7 +265,7 @@ def test_a_stream_that_is_none_ends_the_query(monkeypatch):
 
 def test_events_that_left_the_log_too_early_are_counted():
     """If the log begins after the end of the table, a note says how many offsets neither of them has. If the query does
-    not read the table, a note says that it has events that the log lacks. (Q4)
+    not read the table, a note says that the table has events that the log lacks. (Q4)
     """
     notes = []
 

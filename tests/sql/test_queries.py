@@ -123,7 +123,7 @@ def test_with_may_define_the_name_of_an_event_type():
 
 
 def test_a_query_that_makes_no_sense_is_refused():
-    """The error has the message of DuckDB, which says what is wrong."""
+    """The error for an invalid query has the message of DuckDB, which says what is wrong."""
     with pytest.raises(BadQuery, match="x"):
         rows("select x from order_placed")
     with pytest.raises(BadQuery, match="abc"):
@@ -164,7 +164,9 @@ def test_a_query_has_its_memory():
 
 
 def test_a_result_has_its_rows():
-    """A longer result is cut after the first rows, and the answer says that there are more. (Q7)"""
+    """A result with more rows than the limit is cut after the first rows, and the answer says that there are
+    more. (Q7)
+    """
     for found, cut in ((10, False), (11, True), (5000, True)):
         with ask(f"from range({found})", NoEvents(), None, Limits(rows=10)) as answer:
             assert [row[0] for row in answer.rows()] == [*range(10)]

@@ -390,7 +390,7 @@ def start_outages(seed: int) -> Iterator[OutageSimulation]:
 
 
 def days_of(seed: int, steps: int) -> Figures:
-    """Run these steps. Halfway, for any seed, the indexer is away for more than a day."""
+    """Simulate days of this number of steps. Halfway, for any seed, the indexer is away for more than a day."""
     with start_outages(seed) as made:
         for number in range(steps):
             if number == steps // 2:

@@ -20,7 +20,7 @@ def list_files_in(folder: Path) -> Mapping[str, bytes]:
 
 
 def objects_in(client: Any, bucket: str) -> Mapping[str, bytes]:
-    """The objects of a bucket, with all their versions, even deleted ones. Fails if an upload is unfinished."""
+    """The objects of a bucket, with all their versions, even deleted ones. Fail if an upload is unfinished."""
     assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
     found = {}
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):

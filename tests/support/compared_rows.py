@@ -146,7 +146,7 @@ def _is_text_of(text: str, published: Any) -> bool:
 
 
 def _is_complete(found: Any, published: Any) -> bool:
-    """Whether no published value is missing, for values that agree as far as they are there."""
+    """Whether a value that agrees with the published one, as far as it goes, also lacks no part of it."""
     match found, published:
         case None, _:
             return published is None

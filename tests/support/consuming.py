@@ -135,7 +135,7 @@ class SessionHarness:
     # Results
 
     def take_messages(self) -> list[str]:
-        """The lines since the last call of this method."""
+        """The client's lines since the last call of this method."""
         lines, self.lines = self.lines, []
         return lines
 

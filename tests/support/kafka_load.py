@@ -31,7 +31,7 @@ def open_log(servers, timeout=2, prefix=""):
 class NumberedLoad:
     """Writers that append numbered events one by one, without repeating any, and readers that follow them.
 
-    `record` is pytest's `record_property`: the summary of the run shows the fates of the events.
+    `record` is pytest's `record_property`: the summary of the run shows what became of the events.
     """
 
     def __init__(self, log, record, partitions=1):

@@ -38,7 +38,8 @@ class CallRefused(Exception):
 
 class PushingKinesis:
     """Enforces the service's limits: twenty consumers, one subscription of a consumer to a shard, and the seconds
-    within which it cannot be replaced. While `silent` is set, connections stay open and carry nothing."""
+    within which a subscription cannot be replaced. While `silent` is set, connections stay open and carry nothing.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -142,7 +142,8 @@ def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..
 
 def guarded_variables(report: Path, path: str, *, forgets: str | None = None) -> dict[str, str]:
     """Variables with which Python guards the event loop of a broker, and writes blocking calls to the file `report`.
-    `path` is where the process finds its modules. `forgets` may name a module that forgets to ask whether it may block.
+    `path` is where the process finds its modules. `forgets` may name a module whose check of whether it may block is
+    switched off.
     """
     folders = (Path(__file__).parent / "guarded", Path(__file__).parents[2], path)
     variables = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "LOOP_GUARD_REPORT": str(report)}

@@ -75,7 +75,7 @@ class OpenStream:
         self.close()
 
     def _next_chunk(self) -> bool:
-        """Read a chunk. Return False if it was the end of the stream."""
+        """Read a chunk. Return False if the chunk was the end of the stream."""
         if self.ended:
             return False
         assert self.headers.get("transfer-encoding") == "chunked", f"no stream, but {self.status} {self._raw!r}"

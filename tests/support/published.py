@@ -196,7 +196,7 @@ class TableComparison:
         self.happened["expiries"] += 1
 
     def _compact_archive(self) -> None:
-        """Compact the archive, which removes every event that a newer one with its key follows."""
+        """Compact the archive, which removes every event that is followed by a newer one with the same key."""
         newest = {event.key: number for number, event in enumerate(self._published)}
         with closing(TieredLogParts("sqlite", self._folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
             now = SystemClock().now()
@@ -213,7 +213,9 @@ class TableComparison:
         self.happened["partitions added"] += 1
 
     def _create_again(self, api: httpx.Client) -> None:
-        """Delete the event type, and create another one with its name: tables must not have the events of the first."""
+        """Delete the event type, and create another one with its name: tables must not have the events of the deleted
+        one.
+        """
         answer = api.delete(f"/event-types/{self._definition['name']}")
         assert answer.status_code == 200, answer.text
         self._define()

@@ -153,7 +153,7 @@ class RandomSchemas:
     def _any_part(self, levels: int) -> SchemaWithValues:
         return SchemaWithValues({}, lambda: self.anything(levels))
 
-    # Schemas with others in them
+    # Schemas that contain other schemas
 
     def _array(self, levels: int) -> SchemaWithValues:
         items = self.part(levels - 1)

@@ -109,8 +109,8 @@ class Shape(NamedTuple):
 
 
 class Shapes:
-    """Draws shapes. With `hostile`, their texts also have content that brokers refuse, and values outside the
-    schema.
+    """Draws shapes. With `hostile`, the texts of the shapes also have content that brokers refuse, and values outside
+    the schema.
     """
 
     def __init__(self, drawn: random.Random, *, hostile: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Every Python process with this folder on its path imports this module when it starts, which guards its event loop.
 
 Calls that would block the loop raise there, and are noted in the file that `LOOP_GUARD_REPORT` names.
-`LOOP_GUARD_FORGETS` names a module that forgets to ask whether it may block.
+`LOOP_GUARD_FORGETS` names a module whose check of whether it may block is switched off.
 """
 
 import os
