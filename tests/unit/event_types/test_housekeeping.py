@@ -187,7 +187,7 @@ def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
 
 
 def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, monkeypatch):
-    """A failure for one event type is logged, and housekeeping continues with the others."""
+    """If a round of housekeeping fails for one event type, it continues with the others."""
     broken, fine = register(broker, name="a.broken"), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)

@@ -52,7 +52,9 @@ def answer_text(operation: ApiOperation, broker: Broker) -> httpx.Response:
 
 
 def test_no_operation_reports_what_happened_inside(broken_broker, caplog):
-    """When the store fails, every answer is a Problem with a ticket, and the log has the ticket and the cause."""
+    """When the store fails, operations that need it are answered with 503 and a Problem without internal details; the
+    log has the Problem's ticket and the cause.
+    """
     broker, path = broken_broker
     lose_the_tables(path)
     failed = 0

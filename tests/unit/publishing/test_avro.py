@@ -151,8 +151,8 @@ def test_each_event_has_its_own_room_for_metadata(house, an_order_type):
 
 
 def test_a_payload_is_refused_before_it_fills_the_memory(house):
-    """A map or a list of a billion entries without bytes, a union of many branches, and a record within itself are
-    refused after a few steps. (P171)
+    """A list with 2**40 entries that take no bytes, a branch that its union does not have, and a record that is nested
+    too deeply are refused. (P171)
     """
     branches = [a_record(name=f"R{number}") for number in range(500)]
     schema = a_record(

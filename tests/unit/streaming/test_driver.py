@@ -176,8 +176,8 @@ def test_a_partition_ends_in_a_later_timeline():
 
 
 def test_a_stream_with_an_end_says_that_the_log_does_not_answer(monkeypatch):
-    """After several failures, it sends all events before the unreadable ones, and ends with a Problem; silence would
-    look like the end. (L81)
+    """After several failed reads, a stream with an end sends all events before the unreadable ones, and ends with a
+    Problem, because silence would look like the end. (L81)
     """
     monkeypatch.setattr(feeds_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 

@@ -493,8 +493,9 @@ class SilentStorages(ObservedLog):
 
 
 def test_who_leaves_while_a_log_is_opened_leaves_no_watch_behind():
-    """The thread that opens the log for a stream continues after the stream has ended, and closes what it has
-    opened."""
+    """The thread that opens the log for a stream continues after the stream has ended, and then leaves no watch
+    behind.
+    """
 
     async def scenario() -> None:
         stage = FeedSetup()

@@ -58,8 +58,9 @@ def values(found: list[tuple[Position, int]]) -> list[int]:
 
 
 def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kinesis_hours: HoursOfKinesis, name: str):
-    """Events up to 5 are indexed and up to 9 delivered, but 5 and 6 are forgotten: the consumer's next events are all
-    in a new timeline."""
+    """Events up to 4 are indexed and events up to 9 delivered, but 5 and 6 are forgotten: the consumer's next events
+    are those from 7 on, in a new timeline.
+    """
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
