@@ -110,7 +110,7 @@ def test_the_index_is_ahead_of_a_reader(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_new_process_begins_where_the_index_ends(faulty_kinesis: FaultyKinesis, log):
-    """The tip of an indexed partition costs one read of the stream, however many records are in it."""
+    """The tip of an indexed partition costs at most two reads of the stream, however many records are in it."""
     publish(log, range(50))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log()
