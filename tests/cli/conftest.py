@@ -70,7 +70,9 @@ def a_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(monkeypatch, broker):
-    """Run a command in this process, against the broker of the tests unless the test names another one."""
+    """A function that runs a command in this process, against the broker of the tests unless the test names another
+    one.
+    """
 
     def run(*arguments: str, stdin: str = "", url: str | None = "") -> CommandResult:
         if url == "":

@@ -117,7 +117,7 @@ QUERY = "kind: sql-query\nspec: {name: '{{TEAM}}.query', sql: SELECT 1}\n"
 
 @pytest.fixture
 def clin_folder(tmp_path):
-    """A clin file, with its manifests and the files that they include."""
+    """A folder with a clin file, its manifests, and the files that they include."""
     files = {
         "shop.clin.yaml": CLIN_FILE,
         "people/admins.yaml": "- ann\n- bob\n",
@@ -144,7 +144,7 @@ def actions_in(done):
 
 
 def run_clin(clin_folder, url, target):
-    """Apply the files with clin itself."""
+    """Apply the files to a broker with clin itself."""
     (clin_folder / ".clin").write_text(f"environments: {{{target}: {{nakadi_url: '{url}'}}}}")
     script = "from clin.run import cli; cli()"
     done = subprocess.run(

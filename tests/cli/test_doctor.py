@@ -134,7 +134,7 @@ def test_each_damaged_object_has_one_line():
 @pytest.mark.parametrize(("minutes_ago", "state"), [(2, "ill"), (6, "well")])
 def test_an_archive_that_reads_do_not_reach_is_ill(minutes_ago, state):
     """If reads do not reach the archive, the finding says what to check, and does not suggest a backup. Some time after
-    the last failed read, `doctor` reports the archive as well.
+    the last failed read, `doctor` finds nothing wrong with the archive.
     """
     name = "nakadi_archive_read_failures_total"
     last_fault = f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}} {NOW - 60 * minutes_ago}\n'

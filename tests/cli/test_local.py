@@ -86,7 +86,7 @@ def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
 
 
 def test_fish_shows_whole_descriptions(run):
-    """fish splits an answer only at the first comma, after the kind of candidate, so descriptions may contain
+    """The script for fish splits each candidate only at the first comma, after its kind, so descriptions may contain
     commas.
     """
     assert 'string split --max 1 "," $completion' in run("completion", "fish").out

@@ -9,7 +9,7 @@ from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_ne
 
 @pytest.fixture
 def subscription_with_parked_event(run, api, broker):
-    """A subscription with one parked event, the first event with the key `a`."""
+    """The id of a subscription with one parked event, the first event with the key `a`."""
     event_type = create_event_type(api, a_keyed_definition())["name"]
     body = {"owning_application": a_name(), "event_types": [event_type], "read_from": "begin", "annotations": PARKING}
     subscription = api.post("/subscriptions", json=body).json()

@@ -116,8 +116,8 @@ def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver)
 
 
 def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscription, receiver):
-    """If deliveries to a sink have failed, the output of `show` begins with the last failure; its JSON form is
-    unaffected.
+    """If deliveries to a sink have failed, the output of `show` begins with the last failure, and otherwise has the
+    same members.
     """
     subscription, name = subscription
     receiver.decide = lambda _: 500
@@ -143,7 +143,7 @@ def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscriptio
 
 
 def test_a_secret_is_rotated(run_against_delivering_broker, subscription, receiver):
-    """The command that rotates a secret prints only the new secret to standard output, so a script can store it."""
+    """`rotate-secret` prints only the new secret to standard output, so a script can store it."""
     first = run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json[
         "secret"
     ]

@@ -14,7 +14,7 @@ from tests.support.served import ServedBroker
 
 @pytest.fixture
 def numbers_event_type(api):
-    """The name of an event type, and five events in it."""
+    """The name, in quotes, of an event type with five events."""
     schema = {"properties": {"n": {"type": "integer"}, "text": {"type": "string"}}}
     name = create_event_type(api, schema=schema)["name"]
     assert (

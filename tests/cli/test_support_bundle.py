@@ -62,7 +62,7 @@ PLANTED = {
 
 @pytest.fixture
 def planted_secrets(monkeypatch, tmp_path):
-    """An environment and a log that contain secrets."""
+    """Put secrets into the environment and into a log, and return the path of the log."""
     for name, value in PLANTED.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "nakadi.log").write_text(LOG)

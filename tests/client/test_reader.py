@@ -19,7 +19,7 @@ class Order(msgspec.Struct):
 
 @pytest.fixture
 def orders_event_type(nakadi):
-    """An event type with 300 events in three partitions."""
+    """The name of an event type with 300 events in three partitions."""
     nakadi.create_event_type("order", partitions=3)
     publish(nakadi, range(300))
     return "order"

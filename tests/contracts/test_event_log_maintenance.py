@@ -68,8 +68,8 @@ class TestCompact:
             yield opened
 
     def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
-        """A later event replaces earlier ones with the same key, and the offsets of the remaining events do not change.
-        (P97)"""
+        """A later event replaces earlier ones with the same key; events without a key stay, and the remaining events
+        keep their offsets. (P97)"""
         topic = log.a_topic()
         log.store(topic, a_record("a1", "a"), a_record("b1", "b"), "x")
         log.store(topic, a_record("a2", "a"), "y", a_record("", ""))

@@ -112,7 +112,7 @@ names = count()
 
 @pytest.fixture
 def topic(secured_server):
-    """A topic with an event, created by a log with all permissions."""
+    """The name of a topic with an event, created by a log with all permissions."""
     name = f"t{next(names)}"
     with closing(open_event_log(f"kafka://{secured_server.open}?prefix={STAGE}", SystemClock())) as log:
         log.create_topic(name, 1)

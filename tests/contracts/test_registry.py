@@ -312,7 +312,7 @@ class TestChanges:
         assert registry.change_counters() != before
 
     def test_a_change_of_one_document_leaves_most_numbers_alone(self, registry: Registry):
-        """After one change, caches need not read all documents again."""
+        """A change of one document changes few change numbers, so caches need not read all documents again."""
         keys = [f"key-{each}" for each in range(50)]
         before = registry.change_counters()
         registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))

@@ -197,7 +197,7 @@ def bob_client(broker_with_tokens) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def admin(broker_with_tokens) -> Iterator[httpx.Client]:
-    """An administrator of the broker."""
+    """A client with the token of an administrator of the broker."""
     with broker_with_tokens.client("the-admin") as client:
         yield client
 

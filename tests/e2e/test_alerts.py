@@ -215,7 +215,7 @@ def test_a_full_disk_is_found(api, breakable_broker, start_alert_watch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 8 MB."""
+    """A folder on a file system of 8 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount") if sys.platform == "linux" else None

@@ -32,7 +32,7 @@ def read_cloud_events(line: bytes | str) -> list[CloudEvent]:
 
 
 def describe(event: CloudEvent) -> tuple[dict[str, object], object]:
-    """The content of a CloudEvent, without its position."""
+    """The attributes of a CloudEvent, without its event type, its position and its token, and its data."""
     places = ("eventtype", "partition", "offset", "cursortoken")
     named = {name: value for name, value in event.get_attributes().items() if name not in places}
     return {"datacontenttype": "application/json"} | named, event.get_data()
@@ -40,7 +40,7 @@ def describe(event: CloudEvent) -> tuple[dict[str, object], object]:
 
 @pytest.fixture
 def event_type(api):
-    """An event type of the category business."""
+    """The name of an event type of the category business."""
     return create_event_type(api, a_business_definition())["name"]
 
 

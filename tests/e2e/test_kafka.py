@@ -21,7 +21,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 @pytest.fixture(params=["memory", "sqlite", "aws-local"])
 def api(request, tmp_path):
-    """A broker whose own events are in memory, in a file, or in Kinesis."""
+    """A client of a broker whose own events are in memory, in a file, or in Kinesis."""
     if request.param == "aws-local":
         for broker in open_laptop_broker(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN):
             with httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
@@ -38,7 +38,7 @@ def api(request, tmp_path):
 
 @pytest.fixture
 def storage(api):
-    """A storage in Kafka with its own topics."""
+    """The id of a storage in Kafka with its own topics."""
     storage_id, prefix = uuid.uuid4().hex, uuid.uuid4().hex[:12]
     configuration = {"bootstrap_servers": kafka.servers(), "topic_prefix": f"{prefix}-"}
     described = {"id": storage_id, "storage_type": "kafka", "kafka_configuration": configuration}

@@ -79,7 +79,7 @@ def test_its_curl_lines_work_when_pasted():
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_program_ends_cleanly_with_a_connected_client(how):
-    """Ctrl-C ends the program without a traceback, although clients are connected."""
+    """Ctrl-C and SIGTERM end the program without a traceback, although clients are connected."""
     with start_program("--engine=memory") as program, Wire(program.url) as wire:
         wire.send("GET /health HTTP/1.1").response()
 

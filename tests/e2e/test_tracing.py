@@ -44,7 +44,7 @@ def api(broker, exporter):
 
 @pytest.fixture
 def find_span(exporter):
-    """The only span of an operation, once it has ended."""
+    """A function that waits until an operation has ended, and returns its only span."""
 
     def find(operation):
         def find_spans():

@@ -17,7 +17,7 @@ SOME = pytest.mark.parametrize("fault", [THROTTLED, EXPIRED], ids=["throttled", 
 
 @pytest.fixture
 def kinesis_event_type(broker: EmulatedAws, environment, functions, monkeypatch):
-    """An event type whose events go to a stream."""
+    """Create an event type whose events go to a stream, and return the emulated AWS."""
     stream = create_stream(boto3.client("kinesis", region_name=REGION), shards=1)
     bucket = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
     boto3.client("s3", region_name=REGION).create_bucket(Bucket="archive", **bucket)

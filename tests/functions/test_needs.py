@@ -97,7 +97,7 @@ def test_every_area_but_the_streams_has_one_function():
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_handler_serves_its_areas(name):
-    """The table of functions matches the handlers."""
+    """The areas of a function in the table are those that its handler serves."""
     assert load_handler(name).handler.areas == NEEDS[name].areas
 
 

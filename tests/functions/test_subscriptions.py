@@ -19,7 +19,7 @@ OFFSET = "001-0001-000000000000000001"
 
 @pytest.fixture
 def ask(functions):
-    """Send a request to the function of subscriptions, as the administrator."""
+    """A function that sends a request to the function of subscriptions, as the administrator."""
 
     def ask(method, path, body=None, function="subscriptions", headers=None):
         event = load_recorded_event("apigateway/delete_event_type") | {

@@ -102,8 +102,8 @@ def test_a_value_is_found_in_what_cannot_be_parsed():
 
 
 def test_parts_of_an_archive_are_searched(tmp_path):
-    """An erasure finds the parts of the archive that contain the value, a number in any notation, and names unreadable
-    parts.
+    """An erasure finds the parts of the archive that contain the value, whatever the notation of a number, and names
+    parts that it cannot read.
     """
     store = FolderStore(tmp_path)
     contents = {

@@ -214,9 +214,7 @@ class LaterClock(SystemClock):
 
 @pytest.fixture
 def bucket(tables, tmp_path, monkeypatch):
-    """Archive and tables in a bucket that Spark can reach: yields the URL of the archive, a client, a data folder
-    and jobs.
-    """
+    """Archive and tables in a bucket that Spark can reach: yields a client of S3, a data folder and jobs."""
     with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
         spark = open_reading_session(str(tables))
         for name in CREDENTIALS:
@@ -272,7 +270,9 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
 
 @pytest.fixture
 def versioned_bucket(bucket):
-    """A bucket that keeps versions, with an object of the archive that two event types share, and a table."""
+    """A bucket that keeps versions, with an object of the archive that two event types share, and a table: yields a
+    client of S3, a data folder, jobs and the event types.
+    """
     s3, data, jobs = bucket
     s3.put_bucket_versioning(Bucket=PREFIX, VersioningConfiguration={"Status": "Enabled"})
     others = shared_objects(data)

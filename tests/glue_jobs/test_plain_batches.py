@@ -71,8 +71,8 @@ def random_events(seed, plain):
 
 @pytest.mark.parametrize(("seed", "plain"), [pytest.param(1, 0.0, marks=pytest.mark.long), (2, 0.9)])
 def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
-    """For any events, each column has the value that Spark would write. Only the text of an event may be missing, if
-    the columns hold all of it.
+    """For any events, each column has the value that Spark would write. A row may also have the text of an event that
+    Spark would leave out because the columns hold all of it.
     """
     monkeypatch.setattr(plain_files, "MAX_DOUBTFUL_SHARE", 1)
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)

@@ -53,7 +53,9 @@ def place(tmp_path):
 
 
 def test_new_rows_are_compared_with_each_other_and_with_the_hour_before(tmp_path, place):
-    """An event that was stored earlier, or has no id, is not a duplicate. (T7)"""
+    """A new event is a duplicate if an earlier one has its id, in the run or in the hour before it. An event without an
+    id is none. (T7)
+    """
     files = [
         a_file(
             tmp_path,

@@ -119,7 +119,7 @@ def analytics(deployment):
 
 @pytest.fixture
 def data_resources(data):
-    """The resources of the data stack, created by an emulation of CloudFormation."""
+    """An emulated AWS with the resources of the data stack, created by an emulation of CloudFormation."""
     with aws() as world:
         ssm = boto3.client("ssm", REGION)
         ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")

@@ -23,7 +23,7 @@ def paths(large_deployment):
 
 @pytest.fixture(scope="session")
 def fetch(large_deployment):
-    """The response that a browser gets for a method and a path."""
+    """A function that returns the response that a browser gets for a method and a path."""
     api = Api(Template(large_deployment.serving.path))
 
     def answer(method, path):

@@ -36,7 +36,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def site_packages(python):
-    """The files that `pip install` would install."""
+    """The folder with the files that `pip install` would install."""
     [site] = python.parents[1].glob("lib/*/site-packages")
     return site
 

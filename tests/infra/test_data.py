@@ -121,8 +121,9 @@ def test_a_bucket_is_private(data, name):
 
 @pytest.mark.parametrize(("name", "storage"), [(ARCHIVE, ["INTELLIGENT_TIERING"]), (ANALYSED, [])])
 def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
-    """Compacted event types keep their newest events forever: only the broker knows which may go, except for results
-    of queries."""
+    """No lifecycle rule removes events or tables by age, because only the broker knows which may go; the rules remove
+    only results of queries and other temporary files.
+    """
     [rule, *others] = buckets(data)[name]["LifecycleConfiguration"]["Rules"]
     assert [each["Prefix"] for each in others] == (
         [] if storage else ["athena/", "spark-logs/", "erase/", "tables/_gathered/"]

@@ -97,7 +97,9 @@ def rules(serving, schedule):
 
 
 def test_the_way_to_the_streams_is_kept_open(serving):
-    """A link that carries nothing for 60 days is removed, so a public page behind it is requested every week."""
+    """A VPC link that carries nothing for 60 days is removed, so a public page behind the link is requested
+    every week.
+    """
     [rule] = rules(serving, "rate(7 days)")
     [target] = rule["Targets"]
 

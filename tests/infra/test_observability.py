@@ -114,7 +114,9 @@ def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
 
 
 def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
-    """A disabled mapping has no iterator age: incoming records without an invocation reveal it."""
+    """The alarm fires if records come in without an invocation of the indexer, because a disabled mapping has no
+    iterator age.
+    """
     streams = set()
     for suffix in ("", "-orders"):
         metrics = {each["Id"]: each for each in alarms[f"IndexerIsAway{suffix}"]["Metrics"]}

@@ -186,7 +186,7 @@ def guarded_broker(data_resources, roles, data):
 
 @pytest.fixture
 def part(guarded_broker, serving):
-    """A part of the deployment, opened with its own environment, under its own role."""
+    """A function that opens a part of the deployment with the part's own environment, under its own role."""
 
     @contextmanager
     def open_as(name):

@@ -72,7 +72,7 @@ def api(broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def event_type(api):
-    """Create an event type for numbered events, and return its name."""
+    """A function that creates an event type for numbered events, and returns its name."""
 
     def create(name: str = "order.placed", **changes: object) -> str:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -16,7 +16,7 @@ TYPE = "customer.changed"
 
 @pytest.fixture
 def customers(database, table):
-    """A table to follow, with values of many types."""
+    """The name of a table to follow, which has columns of many types."""
     name = f"customer_{table}"
     database.execute(
         f"""CREATE TABLE {name} (
@@ -56,7 +56,7 @@ def followed_table(server, database, customers, table):
 
 @pytest.fixture
 def events(database, table):
-    """The events in the outbox, in the order that each key has."""
+    """A function that reads the events in the outbox, in the order in which they were written."""
 
     def read() -> list[dict]:
         found = database.execute(f"SELECT event FROM {table} WHERE event_type = %s ORDER BY id", [TYPE])

@@ -41,7 +41,7 @@ def source(broker, notes) -> Iterator[HttpSource]:
 
 @pytest.fixture
 def query(source):
-    """The rows of a query against the log of the broker."""
+    """A function that returns the rows of a query against the log of the broker."""
 
     def query(text: str, limits: Limits = LIMITS):
         with ask(text, source, None, limits) as answer:

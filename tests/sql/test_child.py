@@ -21,7 +21,7 @@ LIMITS = {"seconds": PATIENCE, "megabytes": 256, "rows": 1000, "bytes": 100_000}
 
 @pytest.fixture
 def answer(broker):
-    """Run a query in this process, and return the kind of the answer and its body or sentence."""
+    """A function that runs a query in this process, and returns the kind of the answer and its body or sentence."""
 
     def answer(sql, **changes):
         kind, text = answer_order(Order(sql=sql, url=broker.url, **{**LIMITS, **changes}))

@@ -119,7 +119,7 @@ def test_deleted_events_are_no_rows(api, query):
 
 @pytest.fixture
 def guarded_broker(tmp_path):
-    """A broker that requires tokens, and a function `client(name)` that makes a client with a token."""
+    """A broker that requires tokens, and the issuer of the tokens."""
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:
         yield broker, issuer

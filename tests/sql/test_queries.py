@@ -40,7 +40,7 @@ def rows(query, limits=LIMITS):
 
 @pytest.fixture
 def run():
-    """Run a statement in a locked database, without the check of the statement."""
+    """A function that runs a statement in a locked database, without the check of the statement."""
     opened = []
 
     def run(statement, folders=()):

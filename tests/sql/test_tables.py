@@ -144,7 +144,9 @@ def served(stores):
 
 @pytest.fixture(scope="module")
 def broker_with_tables(folder, served):
-    """A client of the broker, its tables, and the rows of twenty events as they were before these tables existed."""
+    """A client of the broker, a source for its log, its tables, and the rows of twenty events as they were before these
+    tables existed.
+    """
     with (
         httpx.Client(base_url=served.url, timeout=PATIENCE) as api,
         HttpSource(Connection(served.url), print) as source,

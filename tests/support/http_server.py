@@ -12,7 +12,7 @@ JSON = "Content-Type: application/json"
 
 
 class StreamHandlers:
-    """Streams that tests feed, and whose calls tests can see."""
+    """Streams that tests feed, and of which tests see how many are open, and how each ended."""
 
     def __init__(self):
         self.open = 0

@@ -9,8 +9,8 @@ import httpx
 
 
 def own_events(api: httpx.Client, name: str) -> list[dict[str, Any]]:
-    """The events of one of the broker's own event types, in the order of each partition; empty if it does not exist
-    yet.
+    """The events of one of the broker's own event types, in the order of each partition; empty if the event type does
+    not exist yet.
     """
     partitions = api.get(f"/event-types/{name}/partitions")
     if partitions.status_code == 404:

@@ -83,7 +83,7 @@ def test_telling_does_not_fail_the_request(api, switch_on):
 
 
 def test_what_becomes_of_event_types_is_a_figure(api, switch_on):
-    """With KPI collection on, each creation, change and deletion of an event type is an event. (R106, R250)"""
+    """With KPI collection on, the creation and the deletion of an event type are recorded as events. (R106, R250)"""
     switch_on("kpi_collection")
     definition = a_definition(authorization=an_authorization())
     create_event_type(api, definition)

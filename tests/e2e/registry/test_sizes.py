@@ -102,7 +102,7 @@ def test_administrators_are_so_many(api):
 
 
 def test_names_on_the_blacklist_are_short(api):
-    """A name that no application could have is refused by the blacklist. (R223)"""
+    """The blacklist refuses a name of more than a thousand characters. (R223)"""
     refused = api.put(f"/settings/blacklist/CONSUMER_APP/{LONG}")
 
     assert problem(refused, 422) == "A name on the blacklist has at most 1000 characters"

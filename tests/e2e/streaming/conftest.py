@@ -51,5 +51,5 @@ def open_stream(running_broker, event_type):
 
 @pytest.fixture
 def count_open_streams(api):
-    """How many low-level streams the broker serves."""
+    """A function that returns how many low-level streams the broker serves."""
     return lambda: sample_value(scrape(api), "nakadi_open_streams", api="low-level")

@@ -19,7 +19,7 @@ def listed_ids(page):
 
 @pytest.fixture
 def five_subscriptions(api):
-    """An event type with five subscriptions, the newest first."""
+    """The name of an event type, and its five subscriptions, the newest first."""
     name = create_event_type(api)["name"]
     return name, [create_subscription(api, name) for _ in range(5)][::-1]
 

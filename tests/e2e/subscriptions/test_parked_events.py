@@ -161,7 +161,7 @@ def test_a_redriven_key_comes_before_what_follows_it(api, open_consumer, parked_
 
 
 def test_a_key_that_fails_again_is_parked_again(api, running_broker, open_consumer, parked_subscription):
-    """An event that consumers fail at again is parked again, with all later events of its key, in order."""
+    """If consumers fail at a redriven event again, it is parked again, with all later events of its key, in order."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert api.post(f"/subscriptions/{parked_subscription['id']}/parked-events/{before[0]}/redrive").status_code == 204

@@ -305,7 +305,7 @@ def test_an_event_type_that_is_made_again_is_read_by_streams_that_open_right_aft
 
 
 def test_gzip(api, open_consumer):
-    """With gzip, every line arrives when it is sent. (S164, trap 21)"""
+    """A stream in gzip delivers every line when it is sent. (S164, trap 21)"""
     opened = open_consumer(subscribe_from_beginning(api, events=1), {"Accept-Encoding": "gzip"})
     assert opened.headers["content-encoding"] == "gzip"
     assert opened.batch()["events"] == [{"n": 0}]

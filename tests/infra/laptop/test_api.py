@@ -229,7 +229,7 @@ def mock_integration(status, text, **integration):
 
 @pytest.fixture
 def build_mocked_api(build_api):
-    """An API, with or without templates that handle bytes correctly."""
+    """A function that builds an API whose only operation is a mock, with further members of its integration."""
 
     def build(**integration):
         body = {
