@@ -2,10 +2,10 @@
 
     python benchmarks/aims.py FOLDER [FOLDER …]
 
-reads publish.json, workers.json, stream.json, subscriptions.json, archive.json and event_shapes.json, and compare.json,
-in which the other broker is the original. Each folder contains the results of one round. The table shows the median of
-the rounds, and the lowest and highest values in brackets. Rates depend on the machine; a floor, a reference or another
-figure beside them was measured in the same run.
+The script reads publish.json, workers.json, stream.json, subscriptions.json, archive.json and event_shapes.json, and
+compare.json, with the original Nakadi as the other broker. Each folder contains the results of one round. The table
+shows the median of the rounds, and the lowest and highest values in brackets. Rates depend on the machine; a floor, a
+reference or another figure beside them was measured in the same run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What do requests and idle streams cost on AWS? Each figure stands beside its floor or its aim.
+"""What do requests and idle streams cost on AWS? The script prints each figure with its floor or its aim.
 
     python benchmarks/aws.py [imports] [publish] [streams] [layers] [--quick] [--runs 5] [--json FILE]
         [--python PYTHON] [--layers FOLDER...]

@@ -322,7 +322,7 @@ class Observability(Construct):
         yield self._objective_alarm()
 
     def _objective_alarm(self) -> cloudwatch.Alarm:
-        """The alarm on objectives. It does not count events that still wait for late tables."""
+        """The alarm on objectives of tables: a burn rate is too high, or an event waits longer than its objective says."""
         return self._create_alarm(
             "TablesMissObjectives",
             cloudwatch.MathExpression(

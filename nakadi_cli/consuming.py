@@ -115,8 +115,8 @@ class Stop:
         self._consumer = consumer
         self._signals = 0
         self._child: subprocess.Popen[bytes] | None = None
-        # A handler runs between any two steps of the main thread, which may hold a lock of the consumer. It only
-        # notifies another thread, which waits for locks.
+        # A handler runs between any two steps of the main thread, which may hold a lock of the consumer. So the handler
+        # only notifies another thread, which can wait for locks.
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._obey_orders, name="nakadi-signals", daemon=True).start()
 
@@ -154,7 +154,7 @@ class Stop:
 
     def _end_child(self) -> None:
         if self._child is not None:
-            # The child leads a process group, so that its own children end with it. It may just have ended.
+            # The child leads a process group, so that its own children end with it. The child may just have ended.
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGTERM)
 

@@ -96,7 +96,7 @@ def _extras_of_backups(options: tuple[str, ...]) -> str:
 
 
 def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
-    """Continue as another program. It may take some time to end, so an interruption is not repeated."""
+    """Run another program in this process. It may take some time to end, so an interruption is not repeated."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = arguments
     package, _, _ = module.partition(".")

@@ -184,8 +184,8 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Figures for a health check and for metrics. The members `seconds_…` are the time since the last line came, and
-    since the batch in hand was handed out; None if there is none.
+    """Figures for a health check and for metrics. The members `seconds_…` are the times since the last line came, and
+    since the application got the batch that it is working on; None if there is none.
     """
 
     state: str

@@ -76,7 +76,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class ProducerCore:
-    """Events in, batches out. One producer publishes to one event type. It is not thread-safe: drivers lock it.
+    """Collects the events of one event type, and decides which batches to send. It is not thread-safe: drivers lock it.
 
     With `stops`, the producer sends nothing more after the first event that cannot be delivered.
     """

@@ -98,7 +98,7 @@ class OpenStream(msgspec.Struct, frozen=True):
 
 
 class ReaderCore:
-    """The successive streams of one event type. It is for one loop."""
+    """Reads one event type over successive streams. Only one loop may use it."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ class Feed:
         self._name = f"nakadi_{uuid5(NAMESPACE_URL, identity).hex}"
 
     def stop(self) -> None:
-        """Let `run` end soon. It can be called by any thread, and by a signal's handler."""
+        """Let `run` end soon. Any thread and a signal handler may call this."""
         self._stopping.set()
 
     def run(self) -> None:

@@ -1,8 +1,8 @@
 """The outbox in PostgreSQL: which rows wait, and their results.
 
 Several relays may work on one outbox. A relay locks slots (`FOR UPDATE SKIP LOCKED`) until its transaction ends, so
-no other one publishes rows of the same keys meanwhile. If it dies, PostgreSQL ends the transaction: the rows are
-unchanged, and the next relay publishes them again, with the same `eid`.
+no other relay publishes rows of the same keys meanwhile. If the relay dies, PostgreSQL rolls the transaction back: the
+rows are unchanged, and the next relay publishes them again, with the same `eid`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ MAX_BATCH_BYTES = 2 * 1024 * 1024
 SLOTS_A_ROUND = 16
 # A round with rows of several event types publishes up to this number of types at the same time.
 MAX_REQUESTS_A_WORKER = 4
-# An insert wakes the relay. A look at this interval finds rows whose notification was lost with a connection.
+# An insert wakes the relay. Polling at this interval finds rows whose notification was lost with a connection.
 POLL_SECONDS = 5.0
 # The relay uses a category for this time, because an event type of the category `undefined` may get another one.
 CATEGORY_SECONDS = 60.0

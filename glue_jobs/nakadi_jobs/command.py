@@ -1,4 +1,4 @@
-"""The command line that all jobs share, and the stores that it opens; a laptop and Glue use the same one."""
+"""The command line that all jobs share, on a laptop and on Glue, and the stores that it opens."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how tables are kept."""
+    """Add the options for writing and maintaining tables."""
     work = parser.add_argument_group("tables")
     work.add_argument("--batch-mb", type=int, default=2048, help="compressed megabytes of a commit, default 2048")
     work.add_argument("--at-once", type=int, default=2, help="event types worked on at the same time, default 2")

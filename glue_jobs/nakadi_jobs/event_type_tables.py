@@ -51,8 +51,8 @@ PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
 
 def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """The table of all events. If a deleted event type of the same name left a table behind, this one has another name
-    until that table is gone; then `take_plain_name` moves it.
+    """The table of all events. If a deleted event type of the same name left a table behind, the new table has another
+    name until that table has been dropped; then `take_plain_name` moves the new one.
     """
     plain, named = _candidate_tables(spark, database, event_type)
     if named.exists():
@@ -189,8 +189,8 @@ def _comments(event_type: EventType, schema: KnownSchema, columns: Struct) -> Ma
 
 
 def lay_out(table: Table, event_type: EventType) -> str:
-    """Lay out a table of all events as its annotations say. If that is impossible, it stays as it is, and this returns
-    the reason.
+    """Partition and sort a table of all events as the annotations of its event type say. If that is impossible, the
+    table keeps its layout, and this returns the reason.
     """
     try:
         table.lay_out(choose_layout(event_type, table.columns()))

@@ -95,7 +95,7 @@ class RunLedger(Struct):
         counts.seconds += seconds
 
     def take(self, since: timedelta) -> Iterator[RunCounts]:
-        """Take the counts of event types with new events that began at least this long ago. Others stay."""
+        """Remove from the ledger, and yield, the counts that have new events and began at least this long ago."""
         now = self.clock.now()
         for key, counts in list(self.counts.items()):
             if not counts.batches:

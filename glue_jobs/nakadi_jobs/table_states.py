@@ -91,7 +91,7 @@ def states_by_name(work: JobContext) -> Mapping[str, TableState]:
 
 
 def remove_deletion_note(work: JobContext) -> None:
-    """Remove the states of event types that are gone, and the reports about them."""
+    """Remove the states of tables whose event types no longer exist, and the reports about them."""
     there = {event_type.id for event_type in work.event_types.all()}
     for kind in (TABLE_STATES_KIND, TABLE_RUNS_KIND):
         for document in work.registry.list(kind):
