@@ -281,7 +281,7 @@ async def measure_idle_streams(broker: ComparedBroker, _seconds: float) -> Figur
 
 
 async def measure_delivery(rate: int, broker: ComparedBroker, seconds: float) -> Figures:
-    """Measure from publishing an event until its delivery on an open stream, at this rate."""
+    """Measure the time from publishing an event until its delivery on an open stream, at this rate."""
     name = broker.create(event_type_definition(SHAPES["plain"]))
     count = int(rate * max(seconds, MIN_DELIVERY_SECONDS))
     consumer = await Connection.open(broker)

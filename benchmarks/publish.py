@@ -46,7 +46,7 @@ from nakadi.model.events import AppendResult, AppendStored, Record
 from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
-# Bodies by strategy; the first strategy is the default.
+# The number of partitions by partition strategy; the first strategy is the default.
 PARTITIONS = {"random": 1, "hash": 8}
 TEXT = {"type": "string"}
 PRICE = {

@@ -1,4 +1,4 @@
-"""What does a compaction take on a cluster with 1, 2 and 4 workers, and what stays with the driver?
+"""What does a compaction take on a cluster with 1, 2 and 4 workers, and how much of it does the driver do?
 
     python benchmarks/spark_cluster.py [--events 10000000] [--workers 1 2 4] [--keep .cache/bench/jobs]
     python benchmarks/spark_cluster.py --memory

@@ -239,7 +239,7 @@ def yield_steadily(rate: float, seconds: float, began: float | None = None) -> I
 
 
 def measure_latency(engine: str, *, quick: bool) -> Figures:
-    """Measure from publishing to delivery at 1,000 events a second, with one client."""
+    """Measure the time from publishing to delivery at 1,000 events a second, with one client."""
     figures: Figures = {}
     seconds = 5 if quick else 15
     for per_request in (0, 1, 10, 100):

@@ -195,8 +195,8 @@ def make_committer(
 
 
 def measure_takeover(engine: str, *, quick: bool) -> Figures:
-    """Measure from opening a stream to its first event, and from the end of a stream to the first events of the next
-    one.
+    """Measure the time from opening a stream to its first event, and from the end of a stream to the first events of
+    the next one.
     """
     figures: Figures = {}
     with a_place(engine) as place, a_server(place) as server:

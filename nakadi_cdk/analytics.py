@@ -278,7 +278,7 @@ class Analytics(Construct):
         )
 
     def _create_workgroup(self) -> None:
-        """Create the workgroup for queries. The tables' bucket keeps their results for a month."""
+        """Create the workgroup for queries. The bucket of the tables keeps query results for a month."""
         key = self._data.key
         encryption = athena.CfnWorkGroup.EncryptionConfigurationProperty(
             encryption_option="SSE_KMS" if key else "SSE_S3", kms_key=key.key_arn if key else None

@@ -317,7 +317,7 @@ class Context:
     """
 
     publish_memory: int = 1024
-    """The memory of the functions that publish and that index the log, in MiB; processor time grows with it.
+    """The memory of the functions that publish and that index the log, in MiB. Their share of a processor grows with it.
 
     Allowed: 128 to 10240. Default: 1024.
     """
@@ -771,7 +771,7 @@ class Context:
 
     @property
     def jwks(self) -> str:
-        """The URL of the key set: `auth_jwks`, or the issuer's usual one."""
+        """The URL of the key set: `auth_jwks`, or the usual path below the issuer."""
         return self.auth_jwks or f"{self.auth_issuer.rstrip('/')}/.well-known/jwks.json"
 
     @property

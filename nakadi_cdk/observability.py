@@ -322,7 +322,7 @@ class Observability(Construct):
         yield self._objective_alarm()
 
     def _objective_alarm(self) -> cloudwatch.Alarm:
-        """The alarm on objectives of tables: a burn rate is too high, or an event waits longer than its objective says."""
+        """The alarm on tables that miss their objectives: a burn rate is too high, or an event waits for too long."""
         return self._create_alarm(
             "TablesMissObjectives",
             cloudwatch.MathExpression(

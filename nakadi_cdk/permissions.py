@@ -28,7 +28,7 @@ ALTER = (
 CHANGE = (*LOOK_UP, *ALTER)
 SCAN = (*LOOK_UP, "dynamodb:Scan")
 READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
-WRITE = (*READ, "kinesis:PutRecords")  # a writer checks for a seal
+WRITE = (*READ, "kinesis:PutRecords")  # a writer checks whether the topic is sealed
 FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # an event source mapping requires these
 
 FETCH = ("s3:GetObject",)

@@ -326,12 +326,12 @@ class ConsumerCore:
         return Open(self._options_of_next())
 
     def handle_event_types(self, names: Sequence[str]) -> None:
-        """Take the event types of the subscription; none if the broker does not tell."""
+        """Take the names of the subscription's event types; none if the broker does not report them."""
         self._unmeasured = list(names)
 
     def handle_newest_offsets(self, event_type: str, offsets: Mapping[str, str] | None) -> None:
-        """Take the newest offsets of those partitions of an event type that have events. If the broker does not tell
-        (None), the consumer ends when no more events wait.
+        """Take the newest offsets of those partitions of an event type that have events. If the broker does not report
+        them (None), the consumer ends when no more events wait.
         """
         if offsets is None:
             self._unmeasured, self._ends = [], {}

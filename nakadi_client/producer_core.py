@@ -134,7 +134,7 @@ class ProducerCore:
         return len(self._queue) == self._most_events or 0 <= self._queued_bytes - self._most_bytes < size
 
     def flush(self) -> int:
-        """Send everything that was added without lingering. Returns the argument for `is_flushed`."""
+        """Let all events that were added be sent without lingering. Returns the argument for `is_flushed`."""
         if self._left[self._epoch]:
             self._epoch += 1
             self._left[self._epoch] = 0

@@ -50,7 +50,7 @@ class LocalNakadi:
             self._opened = opened.pop_all()
 
     def create_event_type(self, name: str, *, partitions: int = 1, **more: Any) -> None:
-        """Create an event type of the category `business` that takes any object. `more` are further fields of it."""
+        """Create an event type of the category `business` that takes any object. `more` are its other fields."""
         document: dict[str, Any] = {
             "name": name,
             "owning_application": "tests",

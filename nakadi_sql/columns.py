@@ -105,7 +105,7 @@ def arrow_type(kind: Kind) -> pa.DataType:
 
 
 def kind_of_database(found: DuckDBPyType) -> Kind:
-    """The kind of a column of a table. A text may contain anything."""
+    """The kind of a column, from its type in DuckDB. What the texts of a text column contain is unknown."""
     match found.id:
         case "struct":
             return Struct(tuple(Field(name, kind_of_database(inner)) for name, inner in _inner_types(found)))

@@ -240,7 +240,9 @@ def _make_range(place: TopicPartition, timeline: int, segment: IndexSegment, com
 
 
 def _count_events(segment: IndexSegment, compacted: int) -> int | None:
-    """The number of events. A rewritten segment stores its own, except in old archives."""
+    """The number of events of a segment; None if it is unknown. A rewritten segment stores the number, except in old
+    archives.
+    """
     if segment.event_count is not None:
         return segment.event_count
     return segment.offset_count if segment.first_offset >= compacted else None

@@ -145,7 +145,8 @@ def columns_of_all_versions(event_types: EventTypes, event_type: EventType, tabl
 def prepare_table(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
     """Create the table if it does not exist, add the columns that it lacks, and describe them.
 
-    A table of all events is partitioned by day, unless `lay_out` changes that; one of the newest events by key.
+    With `by_day`, the table of all events is partitioned by day, which `lay_out` may change; otherwise, the table of
+    the newest events is partitioned by key.
     """
     described = [
         *PLACES,

@@ -34,7 +34,7 @@ ALARM_METRICS_PER_STREAM = 4
 TABLES = 3
 
 PRIVATE_NETWORK_ENDPOINTS = 8
-"""Endpoints for Kinesis, logs, and two for images, in each of two zones."""
+"""The number of endpoints: in each of two zones, one for Kinesis, one for logs, and two for images."""
 
 KINESIS_ENDPOINTS = 2
 
