@@ -4,9 +4,9 @@
 
 Compaction is compared with Spark reading the same JSON with a given schema and writing Parquet, statistics with
 counting the rows of the table. Statistics run again after one percent of new events. Each task runs in two alternating
-rounds, and the fewest seconds of CPU count; the seconds of the first round, when Java loads its classes, stand beside
-them. Events have about 0.7 KB. With several numbers of events, the last lines show the fixed cost of a job, and the
-cost of each further million.
+rounds. The output shows the seconds of CPU of the better round and, beside them, those of the first, in which Java
+loads its classes. Events have about 0.7 KB. With several numbers of events, the last lines show the fixed cost of a
+job, and the cost of each further million.
 """
 
 from __future__ import annotations

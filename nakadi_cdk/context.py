@@ -317,7 +317,7 @@ class Context:
     """
 
     publish_memory: int = 1024
-    """The memory of the functions that publish and that index the log, in MiB. Their share of a processor grows with it.
+    """The memory of the functions that publish and that index the log, in MiB, which determines their processor share.
 
     Allowed: 128 to 10240. Default: 1024.
     """

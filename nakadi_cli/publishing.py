@@ -85,7 +85,9 @@ class Publisher:
         self.outcome = Outcome()
 
     def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> None:
-        """Publish until the end, or until something cannot be published. Raises errors that a retry cannot fix."""
+        """Publish batches until the end, or until an event cannot be published and publishing must not continue. Raises
+        errors that no retry can fix.
+        """
         for batch in batches:
             deliveries: list[Delivery] = []
             try:
@@ -106,7 +108,7 @@ class Publisher:
         self._producer.close(timeout=0)
 
     def _count(self, batch: Sequence[Event], deliveries: Sequence[Delivery]) -> list[tuple[Event, NakadiError]]:
-        """Count the events that are published, keep the others, and return why they are not."""
+        """Count the published events, pass all others to `keep`, and return those that failed, each with its error."""
         outcomes = [each.outcome for each in deliveries]
         outcomes += [None] * (len(batch) - len(outcomes))
         pairs = list(zip(batch, outcomes, strict=True))

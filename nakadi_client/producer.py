@@ -80,7 +80,7 @@ class Producer(Generic[Event]):
         ]
         for sender in self._senders:
             sender.start()
-        # A program that ends without closing delivers its events.
+        # So a program that ends without closing the producer still delivers its events.
         atexit.register(self.close)
         self._withdraw = stopping.register(self.close) if stop_on_signals else lambda: None
 

@@ -1,4 +1,4 @@
-"""Publishes events that an application wrote into its own PostgreSQL database, in the same transaction as its data.
+"""Publishes events that an application wrote into its own PostgreSQL database, in one transaction with its other data.
 
     from nakadi_relay import Relay
 

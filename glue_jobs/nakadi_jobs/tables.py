@@ -376,7 +376,7 @@ class Table(msgspec.Struct, frozen=True):
         return int(done["deleted_data_files_count"])
 
     def is_tidy(self, now: datetime) -> bool:
-        """Whether the table was tidied in the last day."""
+        """Whether the table was tidied within the last 24 hours."""
         return not self._is_tidying_due(now)
 
     def _is_tidying_due(self, now: datetime) -> bool:

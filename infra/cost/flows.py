@@ -22,7 +22,7 @@ FRAME_OVERHEAD_BYTES = 60
 """Bytes of a record beside its events: headers and the partition key."""
 
 STREAMED_REQUEST_BYTES = 10 * (1 << 20)
-"""API Gateway charges a request for each of these bytes of a streamed answer."""
+"""API Gateway charges a streamed answer as one request for each 10 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
