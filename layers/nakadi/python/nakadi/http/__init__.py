@@ -1,1 +1,3 @@
-"""HTTP: the broker's request and response types, the routes, the Problems, and the edges to ASGI and API Gateway."""
+"""HTTP: the broker's request and response types, the routes, the Problems, and the edges, which connect the application
+to ASGI and to API Gateway.
+"""

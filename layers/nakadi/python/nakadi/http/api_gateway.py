@@ -1,9 +1,9 @@
 """The edge to API Gateway: turns a proxy event of a REST API into a `Request`, and a `Response` into a proxy response.
 
 API Gateway treats every body as binary, so bodies arrive in base64, exactly as clients sent them, even in encodings
-that the gateway does not know. The gateway then does not compress answers, so this edge does, for clients that accept
-it. The gateway decodes base64 only for a request with an `Accept` header; answers to other requests are never
-compressed.
+that the gateway does not know. The gateway then does not compress answers, so this edge compresses them for clients
+that accept that. The gateway decodes base64 only for a request with an `Accept` header; so answers to requests without
+this header are never compressed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 6_291_556
 """The longest proxy response, as JSON, that Lambda delivers."""
 
 MIN_BYTES_TO_MEASURE_ANSWER = 1_000_000
-"""A shorter body cannot grow to `MAX_ANSWER_BYTES`, so nobody measures its JSON."""
+"""Only the JSON of longer bodies is measured, because a shorter body cannot grow to `MAX_ANSWER_BYTES`."""
 
 ANSWER_TOO_LARGE_MESSAGE = (
     "The response would have {size} bytes, but at most {most} can be sent. Request it compressed, with the "
@@ -51,8 +51,7 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
 
 def request_from_event(event: Mapping[str, Any]) -> Request:
     """The request as the client sent it, without the name of the stage. Missing members are empty."""
-    # The gateway escapes paths differently from one kind of endpoint to the other; characters that are already
-    # escaped stay.
+    # The gateway escapes paths differently for each kind of endpoint; escaped characters stay escaped.
     raw_path = quote(event["path"], safe="/%:@!$&'()*+,;=~")
     query = event.get("multiValueQueryStringParameters") or {}
     body = event.get("body") or ""
@@ -68,7 +67,9 @@ def request_from_event(event: Mapping[str, Any]) -> Request:
 
 
 def authorizer_context_from_subject(subject: Subject) -> dict[str, str]:
-    """A subject in the form in which an authorizer passes it to functions: only texts are allowed there."""
+    """A subject in the form in which an authorizer passes it to functions. The form has only texts, because API Gateway
+    passes on nothing else.
+    """
     attributes = sorted((each.data_type, each.value) for each in subject.attributes)
     return {
         "subject": subject.name,

@@ -47,14 +47,14 @@ ReportAnswer = Callable[[str, int, float, int, int], None]
 """Called with every answer: the operation, its status, the seconds that it took, and the bytes of both bodies."""
 
 ReportEarlyRefusal = Callable[[int], None]
-"""Called with the status of every request that is refused before its operation is known, or its body read."""
+"""Called with the status of every answer that refuses a request before its operation is known or its body is read."""
 
 CountClientRequest = Callable[[str, str, str, float], None]
 """Called with every answer to a request with a route: the client, the method, the path, and the seconds that it
 took."""
 
 WrapAnswer = Callable[[Request, Answer, float], Answer]
-"""Called with a request, its answer, and when it began; what it returns is sent."""
+"""Called with a request, its answer, and the time at which the request began. The returned answer is sent."""
 
 
 def ignore_answer_report(_operation: str, _status: int, _seconds: float, _received: int, _sent: int) -> None:
@@ -70,7 +70,7 @@ def ignore_client_request(_client: str, _method: str, _path: str, _seconds: floa
 
 
 class AdmittedRequest(Struct, frozen=True):
-    """A request with an acceptable head: its sender has permission, and it has a route."""
+    """A request with an acceptable head: it has a route, and its sender may use it."""
 
     request: Request
     route: Route
@@ -79,9 +79,9 @@ class AdmittedRequest(Struct, frozen=True):
 class Application:
     """Answers requests.
 
-    Each request passes through only a few functions, because these cost as much as the work for a small request. This
-    class only recognizes rare needs of requests, such as decompression or content negotiation; other modules do the
-    work.
+    Each request passes through only a few functions, because calls cost as much as the other work for a small request.
+    This class only recognizes rare needs of requests, such as decompression or content negotiation; other modules do
+    the work.
 
     Without `authenticate`, clients may send tokens, but nobody checks them.
     """
@@ -108,15 +108,15 @@ class Application:
         return finish_answer(self.admit_and_begin_answer(request))
 
     def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request from the network, up to its first wait."""
+        """Begin to answer a request from the network, and stop where the answer first has to wait."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
             return admitted
         return self._run_or_resume(admitted.request, admitted.route, time.perf_counter())
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
-        """Check the head of a request, whether or not its body has been read. Returns an answer if the head is
-        unacceptable.
+        """Check the head of a request, whether or not its body has been read. Return the admitted request, or the
+        answer that refuses it.
         """
         began = time.perf_counter()
         flow_id = flow_id_or_new(request)
@@ -161,7 +161,7 @@ class Application:
     def _run_or_resume(
         self, request: Request, route: Route, began: float, task: AnswerTask | None = None, outcome: Any = None
     ) -> Answer | UnfinishedAnswer:
-        """Run the handler, or resume its task with the outcome that it has waited for."""
+        """Run the handler of a route, or resume its task with the outcome for which the task has waited."""
         token, about = current_flow_id.set(request.flow_id), is_request_about_kpis.set(False)
         try:
             answer: Answer
@@ -193,11 +193,11 @@ class Application:
             is_request_about_kpis.reset(about)
 
     def lane_of(self, request: Request) -> Lane:
-        """The threads that should answer a request."""
+        """The lane of the threads that should answer a request."""
         return self.router.lane_of(request.method, request.target.partition("?")[0])
 
     def refuse(self, request: Request, outcome: Outcome) -> Answer:
-        """Answer a request that an edge could not read to its end."""
+        """The answer to a request that an edge could not read to its end."""
         began, request = time.perf_counter(), replace(request, flow_id=flow_id_or_new(request))
         token = current_flow_id.set(request.flow_id)
         try:

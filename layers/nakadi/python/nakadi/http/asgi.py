@@ -53,7 +53,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
-    """How much memory and time a client may take."""
+    """How much memory and time requests and clients may take."""
 
     # The same limit applies to compressed and to uncompressed bodies.
     max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
@@ -66,10 +66,11 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     linger_timeout_seconds: float = 2.0
     # A client that reads nothing for this time will not return.
     stalled_client_timeout_seconds: float = 120.0
-    # How long the first batch waits after the headers, for clients that lose bytes that arrive together with the
-    # headers.
+    # How long the first batch is held back after the headers, for clients that lose bytes which arrive together with
+    # the headers.
     first_chunk_delay_seconds: float = 0.1
-    # The maximum number of requests of a lane that wait for a thread. More would wait longer than their clients do.
+    # The maximum number of requests of a lane that wait for a thread. With more, some would wait longer than their
+    # clients.
     max_waiting_requests: int = 1000
 
 
@@ -105,7 +106,7 @@ class AsgiApplication:
 
     @cached_property
     def quick_answerer(self) -> QuickAnswerer:
-        """Answers small requests that have arrived completely. Only the event loop may ask for it."""
+        """Answers small requests that have arrived completely. Use it only on the event loop."""
         return QuickAnswerer(self._application, self._new_request, self._run_in_thread, self._mailbox)
 
     @cached_property
@@ -113,7 +114,7 @@ class AsgiApplication:
         return LoopMailbox()
 
     def announce_shutdown(self) -> None:
-        """Tell open and later streams that the process is about to end. Only the event loop may call this."""
+        """Make open and later streams end, because the process is about to end. Call this only on the event loop."""
         self._is_draining = True
         for outlet in tuple(self._outlets):
             outlet.mark_draining()
@@ -128,8 +129,8 @@ class AsgiApplication:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Handle a scope. If an answer cannot be sent, send a Problem, because servers would answer in their own
-        way.
+        """Handle a scope of ASGI. If handling it fails before an answer has begun, send a Problem, because servers
+        would answer in their own way.
         """
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
@@ -142,12 +143,12 @@ class AsgiApplication:
             await send(message)
             begun = True
 
-        # Only an ending server cancels, as its last step, when it has closed the connection.
+        # Only a server that ends cancels this task, as its last step, when it has closed the connection.
         with suppress(asyncio.CancelledError):
             try:
                 stream = await self._answer_or_begin_stream(scope, receive, tracked_send)
-                # Awaited here, because each frame in which an open stream waits takes memory, and each line passes
-                # through it.
+                # The stream is awaited here, because each further frame around an open stream takes memory, and each
+                # line passes through it.
                 if stream is not None:
                     await self._serve_stream(stream, scope, receive, send)
             except Exception as error:
@@ -167,7 +168,7 @@ class AsgiApplication:
                 return
 
     async def _answer_or_begin_stream(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
-        """Answer a request. A stream only begins here; the caller has to serve it."""
+        """Answer a request. If the answer is a stream, only begin it, and return it for the caller to serve."""
         request = self._new_request(scope)
         share, stream = request.memory, None
         lane = self._application.lane_of(request)
@@ -178,7 +179,7 @@ class AsgiApplication:
         if isinstance(answer, StreamingResponse):
             stream = await self._begin_stream(request, answer, connection_in_scope(scope), send)
         elif answer is not None:
-            # Compressing a long list takes as long as many requests, so this does not run on the loop either.
+            # Compressing a long list takes as long as many requests, so it does not run on the loop.
             is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
             compress = compression.compress_body
             sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
@@ -190,7 +191,7 @@ class AsgiApplication:
     async def _compute_answer(
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
-        """The answer; None if the request was refused before its end, or if its client has gone."""
+        """The answer to a request; None if the request was refused before its end, or its client has left."""
         connection = connection_in_scope(scope)
         try:
             if not request.may_have_body() or (connection is not None and connection.has_whole_body):
@@ -199,7 +200,7 @@ class AsgiApplication:
                     return finish_answer(self._application.admit_and_begin_answer(request))
                 work, quick = partial(self._application.admit_and_begin_answer, replace(request, body=body)), False
             else:
-                # If the head alone leads to a refusal, nothing of the body is read.
+                # If the head alone leads to a refusal, the body is not read.
                 admit = partial(self._application.admit, request)
                 if lane is Lane.IMMEDIATE:
                     admitted = admit()
@@ -226,8 +227,8 @@ class AsgiApplication:
     async def _run_to_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
-        """The answer of work that begins on the event loop if it is `quick`, otherwise in a thread. Neither waits for
-        writes.
+        """The answer that `work` produces. The work begins on the event loop if it is `quick`, otherwise in a thread.
+        Neither the loop nor a thread waits for writes.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -237,13 +238,15 @@ class AsgiApplication:
             if made.wait is LEAVE_LOOP:
                 made = await self._run_in_thread(lane, self._begin_work, partial(stay_in_thread, made), outcome)
                 continue
-            # Stored events are counted, even if the client has left.
+            # The work continues even if the client has left, because stored events must be counted.
             found, outcome = await outcome, loop.create_future()
             made = self._begin_work(partial(made.resume, found), outcome)
         return made
 
     def _begin_work(self, work: RequestWork, outcome: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
-        """Run work up to its next wait, and begin that wait, unless the work asks to leave the loop."""
+        """Run work up to its next wait, and begin the operation for which it waits, unless the work asks to leave the
+        loop.
+        """
         made = work()
         if isinstance(made, UnfinishedAnswer) and made.wait is not LEAVE_LOOP:
             made.wait.begin(partial(self._mailbox.put, partial(_set_result_once, outcome)))
@@ -294,7 +297,8 @@ class AsgiApplication:
         gathered = bytearray(message.get("body", b""))
         while message.get("more_body"):
             message = await _receive_in_time(receive, deadline - loop.time())
-            # Taken on arrival: bytes that are only announced must not keep memory from others.
+            # The memory is taken when bytes arrive: bytes that are only announced must not take memory from other
+            # requests.
             request.memory.take(len(message.get("body", b"")))
             gathered += message.get("body", b"")
             if len(gathered) > max_bytes:
@@ -318,9 +322,9 @@ class AsgiApplication:
     async def _begin_stream(
         self, request: Request, answer: StreamingResponse, connection: ClosableConnection | None, send: Send
     ) -> _BegunStream | None:
-        """Send the head; return None if the client may have left."""
+        """Send the head of a stream, and return the stream; return None if the client may have left."""
         if connection is not None and connection.is_half_closed:
-            # The client may have left altogether, without any sign: closing looks the same as closing one half.
+            # The client has closed at least its sending half. It may have left altogether, which looks the same.
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return None
@@ -355,7 +359,7 @@ class AsgiApplication:
             # their next request on the connection at once, and must not find it closed.
             hang_up = connection and connection.close_unless_reused
         except (ClientGone, asyncio.CancelledError):
-            # Only the server's last step cancels, and no caller needs to know.
+            # A cancellation is the last step of the server, which needs no result.
             pass
         except Exception:
             log.exception("A stream failed: %s %s", request.method, logged_path(request))
@@ -394,7 +398,7 @@ class _LaneThreads(ThreadPoolExecutor):
 class StreamCompressor:
     """Compresses a stream with gzip. It returns all bytes at once, so a batch never waits for the next one.
 
-    Ten thousand streams may be open at once, so each one's state has 32 KB instead of 256.
+    Ten thousand streams may be open at once, so the state for each has 32 KB instead of 256.
     """
 
     def __init__(self) -> None:
@@ -408,7 +412,9 @@ class StreamCompressor:
 
 
 class _StreamOutlet:
-    """The way to a client. Thousands of streams wait at once, so they wait for futures, not for tasks."""
+    """The outlet of a stream to its client. Thousands of streams wait at once, so they wait for futures, which take
+    less memory than tasks.
+    """
 
     def __init__(
         self,
@@ -447,7 +453,8 @@ class _StreamOutlet:
             self.mark_client_gone()
             raise ClientGone from error
         except asyncio.CancelledError:
-            # A chunk that was cut off cannot be continued, and waiting for room for a last chunk could take forever.
+            # A chunk that was sent in part cannot be completed, and waiting for room for a last chunk could take
+            # forever.
             self._cut_off = True
             raise
 

@@ -1,4 +1,4 @@
-"""Requests of servers that speak ASGI."""
+"""Makes requests from the scopes of ASGI servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nakadi.http.memory import UNLIMITED_SHARE, MemoryShare
 from nakadi.http.message import Request, joined_headers, values_by_name
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without this import.
+    # A Lambda function that answers without streams starts sooner without this import.
     pass
 
 
@@ -27,7 +27,7 @@ class ClosableConnection(Protocol):
     is_half_closed: bool
     is_lost: bool
     has_whole_body: bool
-    """Whether the body of the newest request has arrived, so refusing to read it saves nothing."""
+    """Whether the whole body of the newest request has arrived; then it can no longer be refused unread."""
 
     def close_unless_reused(self) -> None:
         """Close the connection, unless the client soon sends another request on it."""
@@ -57,9 +57,9 @@ def request_from_scope(
         query=parse_query(query) if query else {},
         headers=headers if len(headers) == len(pairs) else joined_headers(pairs),
         body=body,
-        # Long work should be given up: the client may have left, or will have to ask another process. A client that
-        # closes only its sending half may still read, but the server cannot distinguish this from a client that has
-        # left.
+        # If true, long work should be given up: the client may have left, or this process is about to end. A client
+        # that closes only its sending half may still read, but the server cannot distinguish this from a client that
+        # has left.
         is_client_gone=lambda: (
             is_draining() or (connection is not None and (connection.is_lost or connection.is_half_closed))
         ),

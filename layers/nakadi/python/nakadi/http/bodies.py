@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 def json_body(request: Request) -> Any:
-    """The body of a request that must have one. The body `null` counts as none."""
+    """The body of a request that must have one. The body `null` counts as missing."""
     try:
         body = orjson.loads(request.body) if request.body else None
     except orjson.JSONDecodeError:
@@ -59,7 +59,7 @@ def _decode_first_document(body: bytes, first_error: Exception) -> Any:
     try:
         text = body.decode().lstrip(" \t\r\n")
         value, _ = json.JSONDecoder(parse_constant=_refuse_nan_or_infinity).raw_decode(text)
-        orjson.dumps(value)  # half a surrogate pair could not be encoded again
+        orjson.dumps(value)  # raises for half of a surrogate pair, which could not be encoded again
     except (ValueError, TypeError, RecursionError):
         raise Malformed(f"JSON parse error: {first_error}") from first_error
     return value

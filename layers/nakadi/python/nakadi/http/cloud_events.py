@@ -13,7 +13,8 @@ from nakadi.publishing.cloud_events import is_json_media_type
 
 HEADER_PREFIX = "ce-"
 
-# A request with one of these headers is a CloudEvent; proxies may have added other headers.
+# Only a request with one of these attributes in its headers is a CloudEvent: proxies may have added other headers with
+# the prefix.
 _REQUIRED_ATTRIBUTES = frozenset(("id", "source", "specversion", "type"))
 
 _PERCENT_WITHOUT_CODE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -22,7 +23,9 @@ _QUOTED_CHARACTER = re.compile(r"\\(.)")
 
 
 class ContentMode(Enum):
-    """Where a request has its CloudEvents: the body is the data of one, a whole one, or a list."""
+    """The form of CloudEvents in a request: the body is the data of one CloudEvent, a whole CloudEvent, or a list of
+    them.
+    """
 
     BINARY = auto()
     STRUCTURED = auto()
@@ -51,7 +54,7 @@ def content_mode(content_type: str, attributes: Mapping[str, str]) -> ContentMod
 
 
 def decode_attributes(headers: Mapping[str, str], content_type: str) -> Mapping[str, str]:
-    """The attributes in headers, which are named without their prefix. Raises `Invalid` for a bad escape."""
+    """The attributes in these headers, whose names have no prefix here. Raises `Invalid` for a bad escape."""
     attributes = {name: _decode_value(name, value) for name, value in headers.items()}
     return attributes | {"datacontenttype": content_type} if content_type else attributes
 

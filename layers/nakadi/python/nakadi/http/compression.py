@@ -19,12 +19,13 @@ from nakadi.model.outcomes import Malformed, TooLarge
 
 # An honest batch of events stays far below this limit, which stops decompression bombs.
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-# The memory that one step of decompression takes at most, for gzip; zstd may take 32 times as much, so its bytes are
-# taken in small slices.
+# How many decompressed bytes one step of gzip makes at most. A step of zstd may make 32 times as much, so it gets its
+# input in small slices.
 DECOMPRESSED_PIECE_BYTES = 256 * 1024
 GZIP_INPUT_SLICE_BYTES = 16 * 1024
 ZSTD_INPUT_SLICE_BYTES = 256
-# Every member of a gzip body costs a fresh state; parallel compressors create one member per 64 KB or more.
+# Every member of a gzip body costs a new state of the decompressor. Parallel compressors make members of 64 KB or more,
+# so honest bodies have few.
 MAX_COMPRESSED_MEMBERS = 10_000
 # Compressing a shorter body takes time, and hardly reduces the number of packets.
 MIN_BYTES_TO_COMPRESS = 1024
@@ -108,7 +109,7 @@ def _unzstd(compressed_body: bytes) -> Iterator[bytes]:
 
 
 def _new_zstd_member() -> Any:
-    # The window bounds the memory that a frame's header can ask for.
+    # The header of a frame can request memory only for a window of this size.
     return zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
 
 

@@ -37,8 +37,8 @@ CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
 LINGER_TIMEOUT_SECONDS = 2.0
 # While nothing reads a body, no more bytes than this are read from the socket.
 MAX_UNREAD_BYTES = 64 * 1024
-# Validating and packing a body of this size takes longer than the detour through a second process, so a process with
-# little else to do should serve its connection.
+# From this size of a body on, its work takes longer than the detour through another process, so another process that
+# has little to do should serve the connection.
 MANY_BYTES = 16 * 1024
 
 HOST_PATTERN = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -46,7 +46,7 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 
 
 class ServerState:
-    """The shared state of all connections of a server. Each connection calls `on_connection_ended` at its end.
+    """The shared state of all connections of a server. Each connection calls `on_connection_ended` when it ends.
 
     Requests for hosts other than `served_hosts` are refused; None serves every host. With `closes_after_streams`, a
     connection closes soon after a stream, unless its client sends another request on it.
@@ -97,15 +97,13 @@ class _ParsingStopped(Exception):
 class Connection(asyncio.Protocol):
     """The connection of a client.
 
-    * An `Upgrade` is ignored, and the body after it is read like any other.
-    * A head has a size and a time that it must not exceed, as bodies have in the edge.
-    * A request for a host that is not served is refused before its body.
-    * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
-    * Unreadable requests are answered by a Problem.
-    * A client that has closed its half after a whole request gets its answer.
-    * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection.
-    * A client that does not read its answers gets no further ones, however many requests it has sent.
-    * The edge may close it, through `connection` in the state of its requests.
+    * An `Upgrade` is ignored, and the body after it is read like any other. * A head has a size and a time that it must
+    not exceed, as bodies have in the edge. * A request for a host that is not served is refused before its body. * Two
+    readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP. *
+    Unreadable requests are answered by a Problem. * A client that has closed its half after a whole request gets its
+    answer. * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection. * A client that does
+    not read its answers gets no further ones, however many requests it has sent. * The edge may close it, through
+    `connection` in the state of its requests.
     """
 
     transport: asyncio.Transport
@@ -124,7 +122,8 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._awaits_go_ahead = False
         self._in_head = False
-        # The newest request; the one that is being answered, and those after it.
+        # `_newest` is the newest request, `_current` the one that is being answered; `_waiting` has the requests after
+        # that.
         self._newest: Exchange | None = None
         self._current: Exchange | None = None
         # A list, because there is hardly ever more than one request, and an empty deque would take a tenth of the
@@ -134,16 +133,17 @@ class Connection(asyncio.Protocol):
         # heads, and pieces of bodies.
         self._requests_begun = 0
         self._parser_steps = 0
-        # Bytes that the parser keeps: those of a head, or between the chunks of a body.
+        # How many bytes the parser has kept: those of an incomplete head, or between the chunks of a body.
         self._unfinished = 0
         self._resuming = False
         self._refused = False
         self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
-        # Another process has served the connection before, so its client may rest as between any two requests.
+        # Another process has served this connection before, so its client may be idle as between two requests.
         self._was_taken_over = was_taken_over
         self.drained: asyncio.Event | None = None
-        # When the connection is to be closed, if ever. One timer is enough: when it fires too early, it begins again.
+        # The time at which the connection is to be closed, if any. One timer is enough: if it fires too early, it is
+        # started again.
         self._deadline: float | None = None
         self._is_head_awaited = False
         self._timer: asyncio.TimerHandle | None = None
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         self._is_reading_paused = False
         if self.drained is not None:
             self.drained.set()
-        # Objects that refer to each other would stay in memory until garbage is collected.
+        # Break reference cycles: the objects would stay in memory until garbage is collected.
         self._newest = self._current = None
         self._waiting.clear()
         del self._parser
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest and not self._refused:
-            # The parser gets no more bytes than the head may still have, so its limit is exact.
+            # The parser gets no more bytes than the head may still have, so the limit for the head is exact.
             rest = rest[self._feed_parser(rest[: MAX_HEAD_BYTES - self._unfinished]) :]
         if self._current is None and self.drained is None and self._waiting:
             self._start_next_exchange()
@@ -231,7 +231,8 @@ class Connection(asyncio.Protocol):
         if self._parser_steps == before:
             self._unfinished += len(data)
         else:
-            # A head that begins in the middle of these bytes, after another request, is counted from the next bytes on.
+            # The bytes of a head that begins in the middle of `data`, after another request, are counted only from the
+            # next call on.
             begun_here = between_requests and self._requests_begun == begun + 1 and self._in_head
             self._unfinished = len(data) if begun_here else 0
         if self._unfinished >= MAX_HEAD_BYTES:
@@ -293,7 +294,7 @@ class Connection(asyncio.Protocol):
         )
         self._waiting.append(exchange)
         if self._current is not None or len(self._waiting) > 1:
-            # Read no further requests until one is answered.
+            # Stop reading until a request is answered.
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
@@ -352,7 +353,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def serve_next_after(self, exchange: Exchange) -> None:
-        """Continue with the next request, now that this one is answered, or close the connection if it is not kept
+        """Continue with the request after `exchange`, which is answered; or close the connection if it is not kept
         alive.
         """
         if not exchange.keep_alive:
@@ -366,8 +367,8 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._state.note_large_body, self)
 
     def hand_over(self, hand_over: Callable[[socket.socket], bool]) -> None:
-        """Have another process serve the connection from here on, if it is idle between two requests and `hand_over`
-        succeeds.
+        """Let another process serve the connection from now on, if the connection is idle between two requests and
+        `hand_over` succeeds.
         """
         if self.is_lost or self._state.is_closing or self.transport.is_closing() or not self._is_resting():
             return
@@ -375,7 +376,7 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         copy = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
         if hand_over(copy):
-            self.transport.abort()  # closing the descriptor: the connection continues with its copy
+            self.transport.abort()  # closes only this descriptor: the connection continues with the copy
         else:
             copy.close()
             self.transport.resume_reading()
@@ -405,14 +406,17 @@ class Connection(asyncio.Protocol):
             )
 
     def _start_task(self, exchange: Exchange) -> None:
-        # No other frame waits around it, because each line of an open stream would also pass through that.
+        # The task runs the application itself, because each line of an open stream would pass through any frame around
+        # it.
         task = self._loop.create_task(self._state.application(exchange.scope, exchange.receive, exchange.send))
         task.add_done_callback(exchange.handle_task_end)
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
     def _stop_parsing(self, refusal: RequestRefusal) -> None:
-        """Refuse the request whose head is being read. The parser reports an exception, but not which one."""
+        """Refuse the request whose head is being read. The parser reports that an exception was raised, but not which
+        one, so the refusal is stored.
+        """
         self._refusal = refusal
         raise _ParsingStopped
 
@@ -426,7 +430,7 @@ class Connection(asyncio.Protocol):
         self._resuming = False
 
     def _refuse(self, refusal: RequestRefusal) -> None:
-        """Answer all requests read so far, the last one with a Problem, and read no further."""
+        """Answer all requests read so far, then send this refusal as a Problem, and read nothing more."""
         self._refused = True
         self._deadline = None
         last = self._newest
@@ -528,8 +532,8 @@ def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) 
 
 
 def _detect_dead_peers(transport: asyncio.Transport) -> None:
-    """Have the operating system close a connection whose other end accepts nothing for two minutes, because that
-    machine may be gone.
+    """Make the operating system close a connection whose other end accepts nothing for two minutes, because that
+    machine may no longer be there.
     """
     taken: socket.socket | None = transport.get_extra_info("socket")
     if taken is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

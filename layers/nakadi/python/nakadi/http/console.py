@@ -22,7 +22,7 @@ from nakadi.model.outcomes import BadSetting, Outcome
 CONSOLE_PREFIX = "/console"
 
 BUILT_CONSOLE_FOLDER = Path(__file__).parent / "console_built"
-"""The built files in a wheel. A checkout has none here."""
+"""The built files in a wheel. In a checkout, this folder does not exist."""
 
 NOT_BUILT_PAGE = """\
 <!doctype html>
@@ -62,7 +62,7 @@ SERVED_SUFFIXES = frozenset({".css", ".html", ".js", ".svg"})
 CACHE_FOREVER_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 REVALIDATE_HEADERS = {"cache-control": "no-cache"}
 
-# The origin goes into a header, so only characters of a URL are allowed.
+# The origin of this URL goes into a header, so only characters of URLs are allowed.
 SIGN_IN_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
 ASSET_PATH_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
@@ -76,7 +76,7 @@ class ApplicationWithConsole:
         self._files = files
 
     def lane_of(self, request: Request) -> Lane:
-        # Files are read, which may take a moment.
+        # Files are read from disk, so requests for them are answered in threads.
         return Lane.REGISTRY if is_for_console(request) else self._application.lane_of(request)
 
     def is_quick(self, method: str, target: str) -> bool:
@@ -102,8 +102,8 @@ class ApplicationWithConsole:
 def with_console(
     application: AnsweringApp, folder: str, sign_in: Mapping[str, str], *, queries: int
 ) -> ApplicationWithConsole:
-    """Put the console in front of an application: the wheel's own console if no folder is named. Its page for queries
-    is shown if queries are possible. Raises `BadSetting`.
+    """Put the console in front of an application: from this folder, or the one in the wheel if `folder` is empty. The
+    console shows its page for queries if `queries` is not 0. Raises `BadSetting`.
     """
     files = folder or (str(BUILT_CONSOLE_FOLDER) if BUILT_CONSOLE_FOLDER.is_dir() else "")
     try:
@@ -113,7 +113,7 @@ def with_console(
 
 
 class ConsoleFiles:
-    """The page, its assets, and the place where its users sign in."""
+    """The files of the console: the page, its assets, and its configuration, which says where users sign in."""
 
     def __init__(self, folder: str, sign_in: Mapping[str, str] | None = None, *, has_queries: bool = False) -> None:
         """`folder` has the built files; it is empty if there are none. `sign_in` says how users get a token: the URLs
@@ -137,7 +137,8 @@ class ConsoleFiles:
             return self._text_response(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
         path = request.target.partition("?")[0].removeprefix(CONSOLE_PREFIX)
         if not path:
-            # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
+            # The page refers to its assets by relative paths, so that it works behind any prefix of a proxy, and
+            # therefore needs the slash at the end of its own path.
             return Response(308, {**self._headers, **REVALIDATE_HEADERS, "location": "console/"})
         if path in ("/", "/index.html"):
             page = self._file_response("index.html", request, REVALIDATE_HEADERS)
@@ -187,7 +188,7 @@ def is_for_console(request: Request) -> bool:
 
 
 def _sign_in_origin(sign_in: Mapping[str, str]) -> str:
-    """The origin that issues tokens, for the page's policy."""
+    """The origin of the issuer of tokens, for the page's policy."""
     wanted = {"authorize", "token", "client"}
     if not wanted <= sign_in.keys() <= wanted | {"scope"}:
         raise ValueError("it has authorize, token and client, and may have scope")

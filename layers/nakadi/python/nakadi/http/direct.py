@@ -1,8 +1,8 @@
-"""Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
+"""Answers small requests with quick handlers on the event loop, without a task, a thread or messages of ASGI.
 
-Nothing waits here. Another thread brings the result that a handler awaits, and the handler continues there. If a
-request needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop
-itself.
+Nothing waits here. If a handler awaits a result, another thread delivers the result to the loop, where the handler
+continues. If a request needs more than a moment, the server starts it again in the usual way; a handler may also leave
+the loop itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AnsweringApp(Protocol):
     """An application, or a wrapper of one."""
 
     def lane_of(self, request: Request) -> Lane:
-        """The threads that should answer a request."""
+        """The lane of the threads that should answer a request."""
 
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
@@ -70,7 +70,7 @@ class RunInThread(Protocol):
 
 
 class LoopMailbox:
-    """Delivers messages of other threads to the event loop. Simultaneous messages wake it once."""
+    """Delivers messages of other threads to the event loop. Messages that arrive together wake the loop once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,9 +80,8 @@ class LoopMailbox:
     def put(self, deliver: Callable[[T], None], value: T) -> None:
         """Make the loop call `deliver(value)`. Returns at once, in any thread."""
         self._waiting.append((deliver, value))
-        # The flag is put back before the queue is emptied. So a thread that finds it set, after adding to the queue,
-        # has added a value that will still be delivered; two threads that find it clear wake the loop twice, without
-        # harm.
+        # The loop clears the flag before it empties the queue. So if a thread finds the flag set after adding a value,
+        # that value will still be delivered; two threads that find it clear wake the loop twice, which does no harm.
         if not self._is_awake:
             self._is_awake = True
             try:
@@ -101,7 +100,7 @@ class LoopMailbox:
 
 
 class NeedsThreadError(Exception):
-    """Raised instead of `NeedsThread`, because exceptions of futures must be `Exception`s."""
+    """Raised instead of `NeedsThread`, because a future's exception must be an `Exception`."""
 
 
 class LoopWorkQueue:
@@ -128,7 +127,7 @@ class LoopWorkQueue:
 
         def complete() -> None:
             if done.done():
-                return  # it was cancelled, because the server is ending
+                return  # the future was cancelled, because the server is ending
             try:
                 done.set_result(run_without_blocking(work))
             except NeedsThread:
@@ -157,8 +156,8 @@ class LoopWorkQueue:
 class WriteGate:
     """Begins the writes of requests, together if there are many, since writes that begin together share a commit.
 
-    A write waits only while others are in progress, and only until every request that has arrived is handled: a commit
-    costs as much as handling several requests. A lone request waits for nobody.
+    A write waits only while other writes are in progress, and only until every request that has arrived is handled: a
+    commit costs as much as handling several requests. If no other write is in progress, a write does not wait.
     """
 
     def __init__(self, work: LoopWorkQueue) -> None:
@@ -182,8 +181,8 @@ class WriteGate:
         self._unfinished -= 1
 
     def _begin_when_idle(self) -> None:
-        # Since the last call, the loop has read everything that arrived: if that included a request, there is work
-        # again.
+        # The loop has read all data that arrived since the last call. If a request was among it, there is work again,
+        # so wait for that.
         if self._work.is_due and time.perf_counter() < self._latest:
             self._loop.call_soon(self._begin_when_idle)
             return
@@ -244,7 +243,7 @@ class QuickAnswerer:
         if not isinstance(work, UnfinishedAnswer):
             self._send_answer(request, work, respond)
         elif work.wait is LEAVE_LOOP:
-            # The other requests may wait, for example for a new timeline, or have long answers.
+            # Requests that leave the loop may wait, for example for a new timeline, or have long answers.
             self._in_thread(Lane.EVENTS, partial(stay_in_thread, work)).add_done_callback(
                 partial(self._return_to_loop, request, respond)
             )

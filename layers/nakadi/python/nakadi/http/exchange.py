@@ -31,10 +31,10 @@ class ExchangeConnection(Protocol):
     """The connection that an exchange belongs to."""
 
     drained: asyncio.Event | None
-    """Set, unless the client first has to read more of the written bytes."""
+    """None, or an event that is set once the client has read more of the written bytes."""
 
     def write(self, data: bytes) -> None:
-        """Write, or do nothing if the connection is being closed."""
+        """Write these bytes; do nothing if the connection is being closed."""
 
     def resume_reading(self) -> None:
         """Continue to read, if reading was paused."""
@@ -43,7 +43,7 @@ class ExchangeConnection(Protocol):
         """Close after writing everything."""
 
     def serve_next_after(self, exchange: Exchange) -> None:
-        """Continue with the next request, now that this one is answered."""
+        """Continue with the request after `exchange`, which is answered."""
 
 
 class Exchange:
@@ -129,7 +129,7 @@ class Exchange:
         if (error := task.exception()) is not None:
             log.error("Answering a request failed", exc_info=error)
         if not self.response_complete and not self.disconnected:
-            # If the end is missing, the client knows that the answer is incomplete.
+            # Close without the end of the answer, so that the client knows that it is incomplete.
             self._connection.close()
 
     async def receive(self) -> Message:

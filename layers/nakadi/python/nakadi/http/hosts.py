@@ -1,11 +1,11 @@
 """The names under which a broker without authentication is served on its own machine.
 
-Any web site can point its name to 127.0.0.1 (DNS rebinding). For the browser, the broker then belongs to that site, and
-its pages may use the whole API. But the browser sends the name: the broker rejects requests for a name that is not its
-own.
+Any web site can point its name to 127.0.0.1 (DNS rebinding). For the browser, the broker then belongs to that site,
+whose pages may use the whole API. But the browser sends the name of the site, and the broker rejects requests for names
+that are not its own.
 
-Browsers also send some requests from pages, such as forms, without asking the broker first, and name the page. The
-broker rejects those from pages of other hosts too.
+Browsers also send some requests of pages of other sites, such as forms, without asking the broker first. They name the
+host of the page, and the broker rejects such requests too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ OTHER_PAGE_REFUSAL = RequestRefusal(
     "Without authentication no page of another host can use the broker. To let the pages of a host use it, add the "
     "name of that host to NAKADI_HOSTS",
 )
-# Clients choose the spelling, and must not fill the memory with it.
+# Clients choose the spelling of host names, and must not fill the memory with them.
 MAX_REMEMBERED_HOSTS = 64
 
 
 class ServedHosts:
-    """The names that requests may be for, regardless of port, case and final dot. Raises `BadSetting` for an invalid
-    name.
+    """The host names for which the broker answers requests, regardless of port, case and final dot. Raises `BadSetting`
+    for an invalid name.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -66,8 +66,8 @@ class ServedHosts:
         )
 
     def is_from_other_page(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether a browser says that a page of another host sends the request. Following a link from there changes
-        nothing, so it does not count.
+        """Whether a browser says that a page of another host sends the request. A request by a link that a user follows
+        changes nothing, so it does not count.
         """
         if not headers:
             return False

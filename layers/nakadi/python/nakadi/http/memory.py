@@ -1,4 +1,4 @@
-"""Limits the memory that requests may take together, and the free memory that the allocator keeps."""
+"""Limits the memory that all requests together may take, and the free memory that the allocator keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
 
 
 class RequestMemory:
-    """How much memory requests may take together, and have taken. Threads share it."""
+    """How much memory all requests together may take, and how much they have taken. Threads share this object."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -47,7 +47,7 @@ class MemoryShare:
 
     def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = memory
-        # An edge closes it while a thread may still work on a request that was given up.
+        # An edge may close a share while a thread still works on its request, which was given up.
         self._lock = threading.Lock()
         self.taken = 0
         self._closed = False
@@ -81,11 +81,12 @@ UNLIMITED_SHARE = MemoryShare()
 
 
 ALLOCATOR_OPTIONS = {
-    # `M_ARENA_MAX`. By default there are eight arenas for each processor. Each keeps room for the most that its threads
-    # once needed at the same time, and threads need it in turn.
+    # `M_ARENA_MAX`. By default there are eight arenas for each processor. Each arena keeps the most memory that its
+    # threads once needed at the same time, although threads need that much at different times.
     -8: 2,
-    # `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, in bytes. By default both grow with the largest piece that was ever
-    # freed, such as an object of the archive; after that, pieces of such a size are no longer returned to the system.
+    # `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, in bytes. By default, both grow to the size of the largest piece that
+    # was ever freed, such as an object of the archive; after that, pieces of up to this size are no longer returned to
+    # the system.
     -3: 1024 * 1024,
     -1: 4 * 1024 * 1024,
 }

@@ -16,19 +16,19 @@ from nakadi.http.memory import UNLIMITED_SHARE, MemoryShare
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without this import.
+    # A Lambda function that answers without streams starts sooner without this import.
     import asyncio
 
 
 is_request_about_kpis: ContextVar[bool] = ContextVar("is_request_about_kpis", default=False)
-"""Set by handlers that find that the request being answered reads figures (KPIs) by way of a subscription."""
+"""Set by handlers when they find that the request being answered reads figures (KPIs) through a subscription."""
 
 JSON_MEDIA_TYPE = "application/json"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class Parameter(Struct, frozen=True, eq=False):
-    """A query parameter or a header, by its name. Two declarations are never equal: each is one object."""
+    """A query parameter or a header, by its name. Declarations are compared by identity, so two are never equal."""
 
     name: str
 
@@ -39,8 +39,8 @@ class Request(Struct, frozen=True, kw_only=True):
     `target` is the path and the query as the client sent them; `path` is decoded. Header names are in lower case, and
     the values of a repeated header are joined by commas. `query` keeps every value of a name, in order.
     `is_client_gone` may be called in any thread, and says whether to give up long work, because the client may have
-    left or the process is about to end. A handler that needs memory in proportion to the body takes it from `memory`
-    first. `declared` are the query parameters and headers that the route declares: its handler reads these and no
+    left or the process is about to end. A handler that needs memory in proportion to the body first takes it from
+    `memory`. `declared` are the query parameters and headers that the route declares: its handler reads these and no
     others, through `nakadi.http.parameters`.
     """
 
@@ -59,7 +59,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def bearer_token(self) -> str | None:
-        """The token of the caller, which the broker has checked, or ignores; None if there is none."""
+        """The token of the caller, which the broker has checked if authentication is on; None if there is none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         return token.strip() or None if scheme.lower() == "bearer" else None
 
@@ -94,12 +94,12 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def json_bytes(content: Any) -> bytes:
-    """Content as JSON, for any content: clients get back the text that they sent, including half of a surrogate
-    pair."""
+    """Any content as JSON. Clients get back the texts that they sent, even with half of a surrogate pair."""
     try:
         return orjson.dumps(content)
     except TypeError:
-        # The standard library writes an escape where orjson fails, and also writes numbers beyond 64 bits.
+        # The standard library escapes half of a surrogate pair, where orjson fails, and also writes numbers beyond 64
+        # bits.
         return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -108,10 +108,10 @@ def empty_response(status: int = 200, headers: Mapping[str, str] | None = None) 
 
 
 class Outlet(Protocol):
-    """The way to a client that is being streamed to."""
+    """The connection to a client that receives a stream."""
 
     async def write(self, chunk: bytes) -> None:
-        """Send, flushed, and return once the client has room for more. Raises `ClientGone`."""
+        """Send a chunk without delay, and return once the client has room for more. Raises `ClientGone`."""
 
     def when_client_gone(self) -> asyncio.Future[None]:
         """A future that is done when the client has left, even while nothing is being sent."""
@@ -125,12 +125,13 @@ class ClientGone(ConnectionError):
 
 
 class StreamingResponse(Struct, frozen=True):
-    """A response whose body is produced while it is sent: headers go out at once, then `serve` writes until it returns.
+    """A response whose body is produced while it is sent: headers are sent at once, then `serve` writes until it
+    returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already left; for the latter,
-    `release_if_never_served` is called, in a thread. Its handler must hold nothing that this call does not release.
-    When `serve` returns, it has released its resources, because the client sees the end right afterwards. Then, or when
-    it raises, `on_end` is called with how many bytes it has written.
+    `release_if_never_served` is called, in a thread. The handler must hold no resource that this call does not release.
+    `serve` must release its resources before it returns, because the client sees the end right afterwards. When `serve`
+    has returned or raised, `on_end` is called with the number of bytes that were written.
     """
 
     serve: Callable[[Outlet], Awaitable[None]]
@@ -144,7 +145,7 @@ Answer = Response | StreamingResponse
 
 
 AnswerTask = Task[Answer]
-"""Answers a request, and waits meanwhile, as for events to be stored."""
+"""A task that answers a request, and may wait meanwhile, for example until events are stored."""
 
 
 class UnfinishedAnswer(Struct, frozen=True):
@@ -155,7 +156,7 @@ class UnfinishedAnswer(Struct, frozen=True):
 
 
 def finish_answer(work: Answer | UnfinishedAnswer) -> Answer:
-    """The answer, once everything that it depends on has been waited for in this thread."""
+    """The answer. This thread waits for everything on which it depends."""
     while isinstance(work, UnfinishedAnswer):
         try:
             outcome = work.wait.run()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RenderMetrics = Callable[[str], tuple[bytes, str]]
-"""Returns the metrics in the text format of a media type, and the media type with its version."""
+"""Returns the metrics in the text format of the given media type, and the full media type of that format."""
 
 OPENMETRICS_MEDIA_TYPE = "application/openmetrics-text"
 PLAIN_MEDIA_TYPE = "text/plain"
@@ -54,10 +54,10 @@ def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetri
 
 
 def _process_metric_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
-    """The resources of the machine that all processes use together. The limit of open files, and the start, belong to
-    the first process.
+    """The resources of the machine that all processes use together. The limit of open files and the start time are
+    those of the first process.
 
-    Processor time is the sum of the processes' own counts, because it must not fall when one of them ends.
+    Processor time is the sum of the processes' own counts, because the sum must not fall when a process ends.
     """
     together: dict[str, Family] = {}
     for process in processes:

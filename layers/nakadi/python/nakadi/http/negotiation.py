@@ -38,7 +38,7 @@ class _MediaRange(Struct, frozen=True):
 
 
 def check_content_type(request: Request) -> None:
-    """Raise `UnsupportedMediaType` for a body that is not JSON by its name, if the method's bodies have a meaning."""
+    """Raise `UnsupportedMediaType` for a body whose media type is not JSON, if bodies have a meaning for the method."""
     content_type = request.headers.get("content-type", "")
     if request.method in ("POST", "PUT", "PATCH") and not JSON_MEDIA_TYPE_PATTERN.fullmatch(
         content_type.partition(";")[0].strip()
@@ -47,7 +47,8 @@ def check_content_type(request: Request) -> None:
 
 
 def with_negotiated_media_type(request: Request, answer: Answer) -> Answer:
-    """An answer in JSON, under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
+    """An answer in JSON, with the media type that the client asks for. Raises `NotAcceptable` if the client accepts no
+    media type of JSON.
 
     Only the body of a success is negotiated. By then the work is done, so a refused client may have changed
     something; an earlier check would also refuse clients whose success has no body to read.

@@ -55,7 +55,9 @@ class TextParameter(QueryParameter, frozen=True, eq=False):
 
 
 class ChoiceParameter(TextParameter, frozen=True, eq=False):
-    """A text out of `choices`, which the description lists. Its reader refuses any other value, with its own status."""
+    """A text out of `choices`, which the description of the API lists. The handler that reads it refuses other values
+    itself, with a status of its choice.
+    """
 
     choices: tuple[str, ...]
 
@@ -116,7 +118,7 @@ class HeaderFamily(Parameter, frozen=True, eq=False):
     """All headers whose names begin with `name`, in lower case. Clients choose the rest of the name."""
 
     def read(self, request: Request) -> dict[str, str]:
-        """The values by the rest of the names."""
+        """The values of these headers, by the rest of their names."""
         if self not in request.declared:
             raise UndeclaredParameter(self)
         begin = len(self.name)

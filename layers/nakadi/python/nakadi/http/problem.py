@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class MethodNotAllowed(outcomes.Outcome):
-    """Raised when the path exists, but does not have the method."""
+    """Raised when a path exists, but has no operation for the method."""
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"Request method '{method}' not supported")
@@ -50,7 +50,7 @@ class RequestRefusal(Struct, frozen=True):
     detail: str
 
 
-# First match wins, so a family's special members come before it.
+# The first match is used, so subclasses with their own status come before their base class.
 STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
     (outcomes.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
@@ -73,7 +73,7 @@ STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
-# Internal errors are for operators, who find them in the log by the ticket that clients get. Answers with the same
+# Clients get a ticket instead of an internal error, by which operators find the error in the log. Answers with the same
 # known cause, such as a full disk, have the same ticket for a minute, so one line of the log is enough for all of them.
 TICKET_LIFETIME_SECONDS = 60.0
 MAX_CAUSES_WITH_TICKETS = 100
@@ -88,7 +88,7 @@ CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violat
 def problem_of_error(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
-    For a fault, it shows only texts that were written for clients.
+    For a fault, the Problem has only texts that were written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
         return _bad_request_with_violation_list(error)
@@ -128,14 +128,17 @@ def make_and_log_problem(error: Exception, during: str) -> Response:
     cause."""
     problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
-        # A sentence names the damaged part; a traceback would be logged for each stream that reaches it.
+        # The message names the damaged part. A traceback adds nothing, and would be logged for each stream that reaches
+        # that part.
         trace = None if isinstance(error, outcomes.UnreadableEvents) else error
         log.error("%s failed: %s", during, problem.body.decode(), exc_info=trace)
     return problem
 
 
 def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
-    """The token layer's answer, which clients know by its own type and as plain JSON."""
+    """The answer to a request with a missing or insufficient token. It has a type of its own, and is plain JSON, as
+    clients expect.
+    """
     status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
     body = _typed_problem_members(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
     headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
@@ -143,7 +146,7 @@ def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> R
 
 
 def _unprocessable_with_detail_text(error: outcomes.Violations, status: HTTPStatus) -> Response:
-    """This Problem's members have their own order, which clients know."""
+    """The Problem for violations. Its members have an order of their own, which clients know."""
     plain = plain_problem_members(status, error.detail)
     body = {name: plain[name] for name in ("type", "status", "detail", "title")}
     return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE}, json_bytes(body))
@@ -167,7 +170,7 @@ def _problem_response(
 
 
 def plain_problem_members(status: HTTPStatus, detail: str) -> dict[str, Any]:
-    """A plain Problem's members, for those who write the response themselves."""
+    """The members of a plain Problem, for callers that write the response themselves."""
     return _typed_problem_members(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
 
 
@@ -215,7 +218,7 @@ class Tickets:
                 ticket, issued_at = _new_ticket(), now
             self._issued[cause] = (ticket, issued_at)
             if len(self._issued) > MAX_CAUSES_WITH_TICKETS:
-                # The cause that has not come for the longest time.
+                # This drops the cause whose last error was the longest ago.
                 del self._issued[next(iter(self._issued))]
         return ticket
 

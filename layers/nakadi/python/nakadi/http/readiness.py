@@ -1,4 +1,4 @@
-"""Readiness: whether the registry answers. One thread at a time checks this, however many requests ask."""
+"""Readiness: whether the registry answers. One thread at a time checks this, however many requests ask for it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReadinessCheck:
 
 
 class _ReadinessProbeRun:
-    """A probe that may still be running; until it ends, it stays the only one."""
+    """A run of the probe, which may be in progress."""
 
     def __init__(self, began: float) -> None:
         self.began = began

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from nakadi.publishing.system_events import KpiCollector
 
 
-# Health checks would keep an idle broker writing.
+# Requests for these paths are not counted: health checks would make an idle broker write all the time.
 UNCOUNTED_PATHS = ("/health", "/ready")
 
 
 class RequestKpiRecorder:
-    """Records a KPI event for every answer when it is known or has been streamed. The response that it returns is sent
-    instead of the original.
+    """Records a KPI event for every answer: a stream when it has ended, any other answer at once. The returned answer
+    is sent instead of the original.
     """
 
     def __init__(self, figures: KpiCollector) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request], Answer]
 
-# The first limit has room for any schema in any spelling, or for thousands of cursors, and the second for their parsed
-# form.
+# The first limit is enough for any schema in any spelling, or for thousands of cursors; the second is enough for the
+# parsed form of these.
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_PARSED_BODY_BYTES = 8 * 1024 * 1024
 
@@ -46,9 +46,9 @@ class Lane(StrEnum):
     """No thread at all: the handler waits for nothing, and runs on the event loop."""
     MONITORING = "monitoring"
     EVENTS = "events"
-    """Publishing, and the commits without which open streams come to a halt."""
+    """Publishing, and commits, without which open streams would stop."""
     STREAMS = "streams"
-    """Opening streams; those that are open have threads of their own."""
+    """Opening streams; open streams have other threads."""
     REGISTRY = "registry"
     """Everything else."""
 
@@ -61,9 +61,10 @@ class Route(Struct, frozen=True, kw_only=True):
     is `quick` may begin on an event loop: before it waits, it raises `NeedsThread`, and can then begin again in a
     thread. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
     `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
-    success with a body. If a route `changes_cached_documents`, a success is answered when no process of the deployment
-    uses an older document any longer, unless the request `only_reads`. `max_body_bytes` is the largest size of a body,
-    as sent and as decompressed, and `max_parsed_bytes` the memory that its values may take.
+    success with a body. If a route `changes_cached_documents`, a success is answered only when no process of the
+    deployment uses an older document any longer; this wait is omitted if `only_reads` is true for the request.
+    `max_body_bytes` is the largest size of a body, as sent and as decompressed, and `max_parsed_bytes` the memory that
+    its values may take.
     """
 
     method: str
@@ -131,7 +132,7 @@ class Router:
         if found is None:
             return Lane.REGISTRY
         routes = found[0].route_by_method
-        # A request whose path lacks the method is refused in the lane of the path's other methods.
+        # A request with a method that the path does not have is refused in the lane of another method of the path.
         route, _ = routes.get("GET" if method == "HEAD" else method) or next(iter(routes.values()))
         return route.lane
 
@@ -149,7 +150,9 @@ class Router:
         return _allowed_methods(found[0])
 
     def _find_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
-        """The routes of a path, cached: most paths were requested before, and each request looks twice."""
+        """The routes of a path, and its parameters. Cached, because most paths were requested before, and each request
+        calls this twice.
+        """
         return self._cached_search(raw_path) if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_node(raw_path)
 
     def _search_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:

@@ -20,13 +20,14 @@ from nakadi.http.connection import Connection, ServerState
 from nakadi.http.direct import AnsweringApp
 from nakadi.http.hosts import ServedHosts
 
-# Longer than load balancers keep an idle connection, so that the server never closes it under a request.
+# How long an idle connection stays open: longer than load balancers keep it, so that the server never closes it just
+# when a request is sent.
 KEEP_ALIVE_TIMEOUT_SECONDS = 75
 LISTEN_BACKLOG = 2048
 
 MEMORY_TRIM_INTERVAL_SECONDS = 60.0
-"""How often a process returns freed memory. The allocator would keep it, in gaps that many threads leave: under load
-that lasts, memory would grow for hours, although the process needs no more."""
+"""How often a process returns freed memory. Otherwise the allocator would keep it, in gaps between the memory of many
+threads, and under lasting load memory would grow for hours, although the process does not need more."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -43,8 +44,8 @@ def tune_interpreter() -> None:
 
     Requests are threads that each need the interpreter for a moment: they wait less if threads switch more often.
     Loaded modules stay until the end, and most objects of a request are freed at once: the garbage collector need not
-    scan both repeatedly. It finds only objects that a cache has dropped, such as the types of a schema, and runs often
-    enough that they do not accumulate.
+    scan both repeatedly. The collector finds only objects in cycles that a cache has dropped, such as the types of a
+    schema, and still runs often enough that these do not accumulate.
     """
     sys.setswitchinterval(0.0005)
     gc.collect()
@@ -85,7 +86,7 @@ class ConnectionSource(Protocol):
 
 
 class Server:
-    """Serves an application until it is stopped. Open streams are signalled first, and may finish.
+    """Serves an application until it is stopped. When it stops, open streams are asked to end first, and may finish.
 
     Behind a proxy that keeps connections, `closes_after_streams` has to be False.
     """
@@ -200,7 +201,8 @@ class Server:
         for task in late:
             task.cancel()
         if late:
-            # A task that releases something as it ends may wait for a store that does not answer.
+            # A task that releases resources at its end may wait for a store that does not answer, so the server waits
+            # only a little.
             await asyncio.wait(late, timeout=1)
 
 

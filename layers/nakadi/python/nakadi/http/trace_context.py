@@ -14,7 +14,9 @@ _is_state = re.compile(rf"[ -~]{{1,{MAX_STATE_CHARACTERS}}}").fullmatch
 
 
 def trace_context(parent: str | None, state: str | None) -> Mapping[str, str]:
-    """The trace context in these headers; empty without a valid parent. Tracing never makes a request fail."""
+    """The trace context in these headers; empty without a valid parent. Invalid headers are ignored, so that tracing
+    never makes a request fail.
+    """
     if parent is None or not _is_parent(parent):
         return {}
     return {"traceparent": parent, "tracestate": state} if state and _is_state(state) else {"traceparent": parent}

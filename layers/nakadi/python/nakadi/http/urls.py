@@ -1,4 +1,4 @@
-"""The URLs that are accepted."""
+"""Checks the URLs of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nakadi.http.message import Request
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Malformed
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without this import.
+    # A Lambda function that answers without streams starts sooner without this import.
     pass
 
 
@@ -22,7 +22,7 @@ INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 def checked_path(request: Request) -> str:
     """The path as sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
-    # The flow id goes into every event of the request, and into every line of the log.
+    # The length is limited, because the flow id goes into every event of the request, and into every log line about it.
     if len(request.headers.get("x-flow-id", "")) > MAX_TEXT_CHARACTERS:
         raise Malformed(f"X-Flow-Id has more than {MAX_TEXT_CHARACTERS} characters")
     if SUSPICIOUS_PATH_PATTERN.search(path):

@@ -28,7 +28,9 @@ Links = dict[str, dict[str, str]]
 
 
 def page_links(path: str, *, offset: int, limit: int, size: int, has_more: bool) -> Links:
-    """`prev` unless this is the first page, `next` if more follows; an empty page has no links."""
+    """The links from a page: `prev` unless it is the first, and `next` if more items follow; an empty page has no
+    links.
+    """
     links: Links = {}
     if offset > 0 and size:
         links["prev"] = _page_link(path, {"offset": max(0, offset - limit), "limit": limit})
@@ -50,7 +52,7 @@ def timestamp(moment: datetime) -> str:
 
 
 def _timestamp_with_offset(moment: datetime) -> str:
-    """A time that ends in `+00:00`, the form for the times of timelines."""
+    """A time in the form of the times of timelines, which ends in `+00:00`."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 

@@ -1,7 +1,7 @@
 """The description of the API: files in YAML, one for each area, read as one OpenAPI document.
 
 `api.yaml` is the frame. Every other file adds paths, and the parameters, responses and schemas that they use; no file
-contradicts another one. Reading them takes a while, so it is done on first use, and only once.
+contradicts another one. Reading the files takes a while, so they are read on first use, and only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Node = Mapping[str, Any]
 
 
 class ApiOperation(Struct, frozen=True, kw_only=True):
-    """One operation; `parameters` are its own and its path's, with all references at the top resolved."""
+    """One operation; `parameters` are its own and those of its path, with references at the top level resolved."""
 
     id: str
     method: str
@@ -65,7 +65,7 @@ def gateway_document() -> dict[str, Any]:
     """The parts of the description that a gateway needs: paths and operations, with neither bodies nor schemas.
 
     API Gateway makes a model of every schema in the description, in a dialect without `nullable`, `example` and
-    `readOnly`; and models are useless here, because the gateway passes on every request unchanged.
+    `readOnly`; and models would be useless, because the gateway passes on every request unchanged.
     """
     return {
         "openapi": document()["openapi"],

@@ -56,8 +56,8 @@ MESSAGES_BY_RULE: Mapping[str, str] = {
     "maxItems": "size must be between 0 and {}",
 }
 
-# The parts of a schema that the compiler gets. Enumerated words are not part of it: they are read earlier, in any
-# letter case.
+# The parts of a schema that the compiler gets. `enum` is not among them, because enumerated words are read earlier, in
+# any letter case.
 COPIED_KEYWORDS = (
     "type",
     "required",
@@ -83,7 +83,7 @@ def conforms_to_schema(name: str, body: Any) -> bool:
 def openapi_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
     """The missing or malformed members of a parsed body, by the schema of this name, in the order of its fields.
 
-    None means null, which equals a missing member, unless that has a default. In a list that is too long,
+    None stands for null, which counts as a missing member unless the member has a default. In a list that is too long,
     only the permitted number of items is checked.
     """
     errors = _schema_errors(name, body)
@@ -114,8 +114,8 @@ def compile_body_schemas(*names: str) -> None:
 def component_schema(name: str) -> Mapping[str, Any]:
     """The schema of this name, which may refer to others.
 
-    Only its lines are read: reading the whole description takes a fifth of a second, and requests wait while a function
-    loads it.
+    Only the lines of this schema are parsed: parsing the whole description takes a fifth of a second, for which
+    requests would wait while a function starts.
     """
     import yaml  # noqa: PLC0415  # as in `nakadi.openapi`: most processes never need it
 

@@ -4,9 +4,9 @@
     processes = QueryProcesses(limits, broker_url=url, tables=tables, environ=os.environ)
     body = await processes.answer("select 1", token=None, is_client_gone=lambda: False)
 
-A child is `python -m nakadi_sql`. It reads its order, a line of JSON, from standard input, which stays open: the child
-ends when it closes, for example because this process has died. It answers with a line of JSON, the `_Verdict`, and
-after it the body for the client, which this process passes on unread.
+A child is `python -m nakadi_sql`. The child reads its order, a line of JSON, from standard input, which stays open: if
+standard input closes, for example because this process has died, the child ends. It answers with a line of JSON, the
+`_Verdict`, and after it the body for the client, which this process passes on unread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nakadi.model.outcomes import FeatureSwitchedOff, Invalid, NotPermitted, Out
 log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 4_000_000
-"""The longest body of an answer: rows beyond it are cut off."""
+"""The longest body of an answer: rows beyond this size are left out."""
 
 PATIENCE_SECONDS = 15.0
 """How long a child may take beyond the time of its query: to start on a busy machine, and to answer."""
@@ -45,7 +45,7 @@ POLL_SECONDS = 0.1
 REQUIRED_PACKAGES = ("duckdb", "duckdb_extension_avro", "duckdb_extension_iceberg", "httpx", "pyarrow")
 
 PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""The only variables of this process that every child gets: others may be secret."""
+"""The only environment variables of this process that every child gets: others may be secret."""
 
 VARIABLES_FOR_REMOTE_TABLES = ("AWS_", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_")
 """The prefixes of further variables that a child gets if the tables may be in a bucket."""
@@ -83,13 +83,15 @@ class TablesPlace(Struct, frozen=True):
     database: str = "nakadi"
 
     def for_child(self) -> str | None:
-        """The place for a child, which has another working folder."""
+        """The place as an absolute path, because a child has another working folder; None without tables."""
         if self.place == "glue" or "://" in self.place:
             return self.place
         return str(Path(self.place).absolute()) if self.place else None
 
     def variables(self) -> tuple[str, ...]:
-        """The prefixes of the variables that lead to the tables. Those of a REST catalog may be in a bucket."""
+        """The prefixes of the variables that a child needs to read the tables. The tables of a REST catalog may be in a
+        bucket.
+        """
         if self.place.startswith(("http://", "https://")):
             return VARIABLES_FOR_REMOTE_TABLES + VARIABLES_FOR_REST_CATALOG
         return VARIABLES_FOR_REMOTE_TABLES if self.place == "glue" or self.place.startswith("s3://") else ()
@@ -110,7 +112,9 @@ _VERDICTS = Converter(_Verdict)
 
 
 class QueryProcesses:
-    """`broker_url` is the URL at which children reach this broker. They get as little of `environ` as they need."""
+    """`broker_url` is the URL at which children reach this broker. Of `environ`, children get only the variables that
+    they need.
+    """
 
     def __init__(
         self, limits: QueryLimits, *, broker_url: str, tables: TablesPlace, environ: Mapping[str, str]
@@ -148,19 +152,19 @@ class QueryProcesses:
         return await ThreadCall(self._threads, partial(self._run, msgspec.json.encode(order), is_client_gone))
 
     def _run(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """Run a child in this thread, and free the query's place at the end."""
+        """Run a child in this thread, and at the end allow another query in its place."""
         try:
             return _read_answer(self._run_child(order, is_client_gone), self._limits)
         finally:
             self._free.release()
 
     def _run_child(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """Run a child, and return its output. Its folder is for data that does not fit into its memory, and is removed
-        with it.
+        """Run a child, and return its output. The child's folder is for data that does not fit into its memory, and is
+        removed when it has ended.
         """
         with TemporaryDirectory(prefix="nakadi-query-") as folder:
             try:
-                child = subprocess.Popen(  # this runs the broker's own program
+                child = subprocess.Popen(  # the program is the broker's own
                     [sys.executable, "-P", "-m", "nakadi_sql"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -179,12 +183,12 @@ class QueryProcesses:
                     child.kill()
 
     def _converse(self, child: subprocess.Popen[bytes], order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """Give the child its order, and return its output until it ends."""
+        """Send the child its order, and return all of its output."""
         deadline = time.monotonic() + self._limits.seconds + PATIENCE_SECONDS
         unsent, said = memoryview(order + b"\n"), bytearray()
         assert child.stdin is not None
         assert child.stdout is not None
-        # A child that does not read must not stop this thread.
+        # This thread must not wait for a child that does not read.
         for each in (child.stdin, child.stdout):
             _set_nonblocking(each)
         with selectors.DefaultSelector() as selector:
@@ -226,8 +230,8 @@ def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
 
 
 def _write(pipe: Any, data: memoryview) -> int:
-    """Write, and return how much was written. If the child has ended, everything counts as written: the end is noticed
-    when its output is read.
+    """Write to a pipe, and return how many bytes were written. If the child has ended, everything counts as written:
+    the end is noticed when its output is read.
     """
     try:
         return pipe.write(data) or 0

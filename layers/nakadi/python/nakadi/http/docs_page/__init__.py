@@ -29,7 +29,7 @@ def page_html(address: str) -> str:
 
 @cache
 def content_security_policy() -> str:
-    """The policy: only the page's own style and script, exactly as they are."""
+    """The content security policy, which allows only the page's own style and script, by their hashes."""
     return (
         f"default-src 'none'; style-src '{_csp_hash(_read_page_file('page.css'))}'; "
         f"script-src '{_csp_hash(_read_page_file('page.js'))}'; "
@@ -233,8 +233,8 @@ def _media_type_section(media_type: str, content: Node) -> Html:
 
 
 def _response_items(operation: ApiOperation) -> list[Html]:
-    """The responses of an operation. Responses that all operations share take one line each, so that the others stand
-    out.
+    """The responses of an operation. Responses that all operations share take one line each, so that the specific ones
+    stand out.
     """
     answers = operation.description["responses"]
     special = [status for status in answers if "$ref" not in answers[status]]
@@ -275,7 +275,7 @@ def status_phrase(status: str) -> str:
 
 
 def _curl_command(operation: ApiOperation, address: str) -> str:
-    """A command line for copying. It must not quote the address, which is filled in later."""
+    """A command line for copying. The address must not be in quotes, because it is filled in later."""
     words = ["curl", *_curl_options(operation), f"'{address}{_example_url(operation)}'"]
     if required_scopes(operation):
         words += ["\\\n  -H", shlex.quote("Authorization: Bearer …")]

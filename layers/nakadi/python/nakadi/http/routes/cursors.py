@@ -1,4 +1,4 @@
-"""Partitions, and sums over cursors: distances, lags, shifts."""
+"""Partitions, and calculations with cursors: distances, lags, shifts."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _partition_view(partition: str, ends: PartitionEnds, lag: int | None) -> Map
 
 
 def _lag_view(partition: str, ends: PartitionEnds, lag: int) -> Mapping[str, Any]:
-    """The members in the order that clients know from this operation."""
+    """A partition with its lag, with its members in the order that clients know from this operation."""
     return {"partition": partition, **_offsets_view(partition, ends), "unconsumed_events": lag}
 
 

@@ -52,7 +52,7 @@ def _answer_docs_page(request: Request) -> Response:
 
 
 def _broker_address(request: Request) -> str:
-    """The address at which the browser reached the broker, as far as known."""
+    """The address at which the browser reached the broker, as far as the headers show it."""
     host = HOST.read(request) or ""
     scheme = (FORWARDED_PROTO.read(request) or "").partition(",")[0].strip().lower()
     return f"{'https' if scheme == 'https' else 'http'}://{host if HOST_PATTERN.fullmatch(host) else DEFAULT_HOST}"

@@ -58,7 +58,7 @@ class WarningTexts(Struct, frozen=True):
 
 
 MAX_NAMED_READERS = 5
-"""The number of subscriptions that fit into a header of an answer."""
+"""How many subscriptions are named in a header of an answer."""
 
 # Applications may have any names, but headers may not contain all of them.
 _PLAIN_NAME = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
@@ -89,7 +89,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     features: Features
     warnings: WarningTexts
     find_table_objective: Callable[[EventType], TableObjectiveStatus | None]
-    """How the objective of a table is met; None without an objective, or where no job can read an archive."""
+    """Returns how well a table meets its objective; None without an objective, or if no job can read the archive."""
 
     def routes(self) -> list[Route]:
         all_, one = "/event-types", "/event-types/{name}"
@@ -198,5 +198,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 
 
 def _lists_writer(event_type: EventType, writer: Attribute) -> bool:
-    """Names are compared literally: a wildcard writer does not match every name."""
+    """Whether the lists of an event type name this writer. Names are compared literally: a wildcard does not match
+    every name.
+    """
     return event_type.authorization is not None and writer in event_type.authorization.writers

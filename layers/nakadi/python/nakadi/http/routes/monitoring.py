@@ -63,7 +63,9 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
     version: str
 
     def answer_health(self, _: Request) -> Response:
-        """Answer that the process is alive. A restart would not repair the services on which it depends."""
+        """Answer that the process is alive. The services on which it depends are not checked, because a restart would
+        not repair them.
+        """
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def answer_readiness(self, _: Request) -> Response:
@@ -84,10 +86,10 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
 
     @cached_property
     def _prometheus_renderer(self) -> RenderMetrics | None:
-        # Loaded when Prometheus asks for the first time.
+        # The library is loaded when Prometheus first asks for metrics.
         return make_prometheus_renderer(self.read_metrics)
 
     def answer_version(self, _: Request) -> Response:
-        """Answer the running version, in the member that used to have the revision."""
+        """Answer the running version, in the member in which the original Nakadi has its revision."""
         source = {"author": "", "revision": self.version, "status": "", "url": ""}
         return json_response({"scm_source": source})

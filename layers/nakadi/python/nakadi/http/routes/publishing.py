@@ -53,7 +53,8 @@ def _route(events: str, handler: Callable[[Request], AnswerTask], operation: str
         lane=Lane.EVENTS,
         quick=True,
         accepts_any_content_type=True,
-        # Every client gets the result for each event (207): after a refusal, it would publish all of them again.
+        # Every client gets the result for each event (207), whatever it accepts: after a 406, it would publish all
+        # events again.
         ignores_accept_header=True,
         max_body_bytes=MAX_DECOMPRESSED_BYTES,
         max_parsed_bytes=None,
@@ -123,7 +124,7 @@ class _PublishingHandlers(Struct, frozen=True):
     def _read_cloud_events(self, request: Request, mode: ContentMode) -> Publication:
         """The batch of the CloudEvents in a body. A long body is read in a turn at long work."""
         body = request.body
-        # The texts of the events, and the batch of them.
+        # This is for the texts of the events, and for the batch that they form.
         request.memory.take(2 * len(body))
         reader = CloudEventReader(
             now=self.publisher.clock.now(),
@@ -142,7 +143,7 @@ class _PublishingHandlers(Struct, frozen=True):
                     return reader.read_parts(decode_attributes(headers, CONTENT_TYPE.read(request) or ""), body)
 
     def _is_compacted(self, name: str) -> bool:
-        # Faults of a body are reported first: publishing notices that the event type does not exist.
+        # The faults of a body are reported before a missing event type, which publishing notices later.
         with suppress(Outcome, Fault):
             return self.publisher.event_types.cached(name).cleanup_policy.compacts
         return False
@@ -169,7 +170,8 @@ class _PublishingHandlers(Struct, frozen=True):
             seconds=time.perf_counter() - began,
             size=len(request.body),
         )
-        # The response has a body only if there is something to report: clients may take any body for a partial failure.
+        # The response has a body only if there is something to report: clients may interpret any body as a partial
+        # failure.
         return json_response(items) if items else Response()
 
 
@@ -205,7 +207,7 @@ _UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNO
 
 
 def subscription_id_in_header(header: str) -> str:
-    """The id of the subscription to which the client directs a batch."""
+    """The id of the subscription to which the client directs a batch, from this header."""
     text = _BLANKS_PATTERN.sub("", header)
     if not text:
         raise Invalid("X-CONSUMER-TAG: is empty!")

@@ -12,12 +12,12 @@ from nakadi.http.router import Route
 from nakadi.model.outcomes import FeatureSwitchedOff, Violation, Violations
 from nakadi.queries.processes import SWITCHED_OFF_MESSAGE, QueryProcesses
 
-# The longest query, if each of its characters is escaped.
+# The size of a body with the longest query, each of whose characters is escaped.
 MAX_BODY_BYTES = 1_000_000
 
 
 class QueryHandlers(Struct, frozen=True):
-    """`find_processes` returns None if children could not reach this broker."""
+    """`find_processes` returns None if child processes could not reach this broker."""
 
     find_processes: Callable[[], QueryProcesses | None]
 

@@ -35,7 +35,8 @@ NewStreamKpis = Callable[[Request], StreamFigures]
 
 def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]:
     return [
-        # A client gets a stream even if it accepts only other types: some clients ask for text/html without meaning it.
+        # A client gets a stream even if it accepts only other media types, because some clients send `Accept:
+        # text/html` and read JSON.
         Route(
             method="GET",
             template="/event-types/{name}/events",
@@ -93,7 +94,7 @@ def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
 
 
 def _stream_headers(content_type: str, *, has_ends: bool) -> dict[str, str]:
-    # Proxies that collect an answer before they pass it on would hold a stream forever.
+    # These headers are for proxies that collect an answer before they pass it on, and would hold back a stream forever.
     return {
         # Without it, a client cannot tell silence at the end of a partition from silence before it.
         **({UNTIL_HEADER: "true"} if has_ends else {}),

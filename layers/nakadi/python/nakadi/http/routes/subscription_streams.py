@@ -55,7 +55,8 @@ def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamK
     handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
     template = "/subscriptions/{subscription_id}/events"
     return [
-        # A client gets a stream even if it accepts only other types: some clients ask for text/html without meaning it.
+        # A client gets a stream even if it accepts only other media types, because some clients send `Accept:
+        # text/html` and read JSON.
         Route(
             method="GET",
             template=template,
@@ -148,7 +149,7 @@ def _wants_avro(accept: str | None) -> bool:
 
 
 def _subscription_headers(media_type: str, stream_id: str) -> dict[str, str]:
-    # Proxies that collect an answer before they pass it on would hold a stream forever.
+    # These headers are for proxies that collect an answer before they pass it on, and would hold back a stream forever.
     return {
         STREAM_ID_HEADER: stream_id,
         "content-type": media_type,

@@ -71,7 +71,9 @@ MAX_PAGE_LIMIT, MAX_PAGE_LIMIT_WITH_STATS = 1000, 100
 COMMIT_BODY_SCHEMA, RESET_BODY_SCHEMA = "SubscriptionCursorList", "CursorResetList"
 
 BODY_SCHEMAS_TO_COMPILE = (COMMIT_BODY_SCHEMA,)
-"""Schemas of bodies that come often enough to be compiled while a function starts; others wait for their first body."""
+"""The schemas of frequent bodies, which are compiled while a function starts; the others are compiled when the first
+such body arrives.
+"""
 
 
 class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
@@ -177,7 +179,8 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         subscription, is_new = self.creation.create(draft, request.subject)
         view = subscription_view(subscription)
         if sink is not None:
-            # A request that is repeated because this failed finds the subscription, and registers the sink.
+            # If this fails and the client repeats its request, that request finds the subscription, and registers the
+            # sink.
             view["sink"] = stored_sink_view(self.sinks.put_if_missing(subscription.id, sink, request.subject))
         location = f"/subscriptions/{subscription.id}"
         warning = _warning_header(subscription.annotations)
@@ -281,7 +284,7 @@ def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, 
 
 
 def _with_scalars_as_texts(body: ObjectReader) -> dict[str, Any]:
-    """The body of a commit or a reset, with other scalars converted to texts."""
+    """The body of a commit or a reset, in whose cursors numbers and truth values are converted to texts."""
     items = body.objects("items")
     names = ("event_type", "partition", "offset", "cursor_token")
     return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
@@ -292,7 +295,7 @@ def read_subscription_id(request: Request) -> str:
 
 
 def _page_limit(request: Request, max_limit: int) -> int:
-    """The number of items in a page. Clients may request more items than pages with statistics have."""
+    """The number of items in a page. A client may request more than `max_limit` items, and then gets `max_limit`."""
     limit = LIMIT.read(request)
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")
