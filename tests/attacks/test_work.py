@@ -52,7 +52,9 @@ def health_status(broker):
 
 
 def worst_batches(broker, stack):
-    """One batch for each thread that works on batches, each needing more work than the broker permits for a batch."""
+    """Send a batch for each thread that works on batches, each needing more work than the broker permits for a batch,
+    and return the connections.
+    """
     wires = [stack.enter_context(a_wire(broker)) for _ in range(BATCHES)]
     for wire in wires:
         post_events(wire, "the.worst", [{}] * 1_300)

@@ -124,7 +124,9 @@ def browser() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def failures_by_sentence(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
-    """For each test of the module's script, by its sentence, the reason of its failure, or an empty text."""
+    """For each test of the module's script, by its sentence, the reason of its failure, or an empty text. Under an
+    empty sentence, the whole output.
+    """
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]

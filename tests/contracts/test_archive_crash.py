@@ -75,7 +75,7 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
 
 
 def names_in(log, partition: int) -> list[str]:
-    """The names in the order of their offsets, which have no gap."""
+    """The names of a partition's events in the order of their offsets; fail if the offsets have a gap."""
     names: list[str] = []
     bounds = log.bounds(TOPIC, [partition])[partition]
     assert bounds.oldest == 0

@@ -40,7 +40,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
 
 
 def names_in(log, partition: int) -> list[str]:
-    """The names in the order of their offsets, which have no gap."""
+    """The names of a partition's events in the order of their offsets; fail if the offsets have a gap."""
     names: list[str] = []
     end = log.bounds(TOPIC, [partition])[partition].next_offset
     while len(names) < end:

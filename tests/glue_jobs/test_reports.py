@@ -26,7 +26,7 @@ def test_progress_has_a_pace_and_an_end(done, seconds, line):
 
 
 def test_what_is_done_is_no_longer_under_way():
-    """A subject is in progress from its first event to its last."""
+    """An event type is in progress from the first of its events that a job processes to the last."""
     report = Report("compaction", BEGUN)
     report.expect("order.placed", 10)
     report.advance("order.placed", 4)

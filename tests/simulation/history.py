@@ -61,7 +61,7 @@ class History:
     deleted: bool = False
 
     def grow(self, places: Iterable[Place]) -> None:
-        """Record the current number of partitions."""
+        """Record that these partitions exist; some may be new."""
         for place in places:
             self.events.setdefault(place, [])
             self.oldest.setdefault(place, 0)

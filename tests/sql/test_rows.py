@@ -13,7 +13,7 @@ from tests.support.builders import an_event_type
 
 
 def make_row(event, *schemas):
-    """The row of an event, without the columns for its position."""
+    """The row of an event; of the columns that begin with `nakadi_`, it has only `nakadi_event`."""
     text = event if isinstance(event, bytes) else json.dumps(event).encode()
     columns = derive_columns(an_event_type(category=Category.UNDEFINED), schemas)
     [row] = RowMaker(columns).make_rows([LoggedEvent(1, 0, 7, None, None, None, text)]).to_pylist()

@@ -34,7 +34,7 @@ class HandMovedClock:
         return self._passed
 
     def sleep(self, seconds: float) -> None:
-        """Return at once, as if the time had passed."""
+        """Move the clock by these seconds, and return at once."""
         self.move(seconds)
 
     def move(self, seconds: float) -> None:

@@ -92,7 +92,7 @@ class HoursOfKinesis:
             indexer.catch_up(shard.id)
 
     def an_event_type(self, name: str, partitions: int = 1) -> str:
-        """The name of an event type, registered with its topic."""
+        """Register an event type with its topic, and return its name."""
         timeline = a_timeline(topic=f"topic-of-{name}", partitions=partitions)
         event_type = an_event_type(name=name, timelines=(timeline,), retention_time=3650 * 86_400_000)
         self.broker.logs.for_storage("default").create_topic(event_type.timeline.topic, partitions)

@@ -49,7 +49,9 @@ def default_stretches(steps):
 
 
 def end_at_each_step(module, *arguments, environment=None, stretches=default_stretches, more=EXTRA_STEPS):
-    """For each stretch, start a program twice, and send it SIGTERM or SIGINT at a random step of the stretch."""
+    """For each stretch, start a program twice, and send it SIGTERM the first time and SIGINT the second, each at a
+    random step of the stretch.
+    """
     # The first start compiles modules and creates files, so it takes more steps; the second start is measured.
     _, steps = [_end(0, 0, more, module, arguments, environment) for _ in range(2)]
     chance = random.Random(SEED)

@@ -262,7 +262,9 @@ def test_a_null_is_no_default(api, field):
     ("read", "write", "partitions"), [(None, None, 1), (1, 1, 1), (2, 5, 5), (3, 2, 3), (8, 1, 8), (9, 100, 8)]
 )
 def test_parallelism_decides_the_number_of_partitions(api, read, write, partitions):
-    """The number of partitions is the greater parallelism, at most 8, or one without statistics. (R103, R105)"""
+    """The number of partitions is the greater of the two parallelisms in the statistics, at most 8, or one without
+    statistics. (R103, R105)
+    """
     statistic = {
         "messages_per_minute": 10**6,
         "message_size": 10**6,

@@ -116,7 +116,9 @@ def test_no_retention_is_the_default(api, options):
 
 
 def test_an_owner_in_the_metadata_needs_no_value(api):
-    """A selector of type `metadata` without a value can be created, which the reference could not. (R74)"""
+    """An event owner selector of type `metadata` without a value can be created, which the reference could
+    not. (R74)
+    """
     selector = {"type": "metadata", "name": "owner"}
 
     assert create_event_type(api, event_owner_selector=selector)["event_owner_selector"] == {**selector, "value": None}

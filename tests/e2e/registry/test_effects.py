@@ -42,7 +42,9 @@ def test_when_an_event_occurred_is_a_time(api, business_events_url, occurred_at)
 
 @pytest.mark.parametrize("metadata", [{"received_at": "x"}, {"version": "1.0.0"}, {"published_by": "x"}, {"x": 1}])
 def test_metadata_is_closed(api, business_events_url, metadata):
-    """Clients cannot send the members that the broker adds, or unknown ones. (R175, P63)"""
+    """In the metadata of an event, clients cannot send the members that the broker adds, or unknown ones.
+    (R175, P63)
+    """
     [name] = metadata
 
     assert refused_item(api.post(business_events_url, json=[business_event(**metadata)]))["detail"] == (

@@ -42,7 +42,9 @@ def test_what_was_published_is_reported(api, figures_on):
 
 
 def test_what_was_streamed_is_reported(api):
-    """A stream of either kind records at its end how much it has sent. (L70, S309)"""
+    """A low-level stream and a stream of a subscription each record at their end how much they have sent.
+    (L70, S309)
+    """
     name = create_event_type(api)["name"]
     assert publish(api, name, 5)
     cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}

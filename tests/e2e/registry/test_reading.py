@@ -22,7 +22,7 @@ def test_the_list_holds_every_event_type_by_name(api):
 
 
 def test_the_list_can_be_narrowed_to_an_application(api):
-    """Only event types of exactly that application are listed. (R89)"""
+    """With a filter by application, only event types of exactly that application are listed. (R89)"""
     application = a_name("app")
     mine = create_event_type(api, owning_application=application)
     create_event_type(api, owning_application=application + "x")
@@ -31,7 +31,9 @@ def test_the_list_can_be_narrowed_to_an_application(api):
 
 
 def test_the_list_can_be_narrowed_to_a_writer(api):
-    """Only event types that name the writer itself are listed; a wildcard is not a name. (R89)"""
+    """With a filter by writer, only event types that name the writer itself are listed; a wildcard is not a
+    name. (R89)
+    """
     writer = a_name("writer")
     everybody = an_authorization() | {"writers": [{"data_type": "*", "value": "*"}]}
     mine = create_event_type(api, authorization=an_authorization() | {"writers": attributes("x", writer)})
@@ -60,7 +62,7 @@ def test_no_match_is_an_empty_list(api):
 
 
 def test_the_list_can_be_had_in_parts(api):
-    """A part has the requested number of items after a name; filters apply before counting. (R87)"""
+    """A part of the list has the requested number of items after a name; filters apply before counting. (R87)"""
     application = a_name("app")
     prefix = a_name("parts")
     stored = [create_event_type(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]

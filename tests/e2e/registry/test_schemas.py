@@ -205,7 +205,7 @@ def test_a_schema_can_be_looked_up_by_its_content(api, schemas_path):
 
 
 def test_a_schema_that_was_never_there_is_not_found(api, schemas_path):
-    """Content that no version has gets 404. (R145)"""
+    """A look-up of content that no version has gets 404. (R145)"""
     answer = api.post(schemas_path, params={"fetch": "true"}, json=schema_draft({"properties": {}}))
 
     assert problem(answer, 404) == f"schema is not found for {schemas_path.split('/')[2]}"
@@ -273,7 +273,7 @@ def test_a_check_needs_a_schema(api, schemas_path):
 
 
 def test_a_check_needs_something_to_check_against(api, schemas_path):
-    """Unknown event types and versions get 404. (R149)"""
+    """A check against an unknown event type or version gets 404. (R149)"""
     body = {"schema": "{}"}
 
     problem(api.post("/event-types/no.such/schemas/latest/compatibility-check", json=body), 404)

@@ -121,7 +121,7 @@ def test_a_blocked_event_type_is_not_published_to(api):
 
 @pytest.mark.parametrize("kind", ["consumer_app", "APP", "CONSUMER_EVENT_TYPE"])
 def test_an_entry_has_one_of_four_kinds(api, kind):
-    """The kinds are written in upper case; any other kind is a bad request. (R225, R277)"""
+    """The kinds of entries on the blacklist are written in upper case; any other kind is a bad request. (R225, R277)"""
     assert problem(api.put(f"/settings/blacklist/{kind}/x"), 400).startswith(f"Illegal enum value: '{kind}'")
     problem(api.delete(f"/settings/blacklist/{kind}/x"), 400)
 
@@ -135,7 +135,7 @@ def test_features_have_an_order(api):
 
 
 def test_a_feature_is_switched(api):
-    """Switching gets 204, even if repeated; a missing `enabled` means off. (R229)"""
+    """Switching a feature gets 204, even if repeated; a missing `enabled` means off. (R229)"""
 
     def is_on():
         items = api.get("/settings/features").json()["items"]
@@ -157,7 +157,7 @@ def test_an_unknown_feature_is_a_bad_request(api):
 
 
 def test_a_missing_feature_is_listed(api):
-    """Without a feature the answer is 400 with a list of violations. (R22, R229)"""
+    """A request that names no feature gets 400 with a list of violations. (R22, R229)"""
     answer = api.post("/settings/features", json={"enabled": True})
 
     assert answer.status_code == 400

@@ -69,7 +69,7 @@ def test_a_storage_that_nothing_can_reach_is_not_added(api, monkeypatch):
 
 
 def test_a_storage_may_come_as_any_content(api, a_storage):
-    """The body is read for any content type. (R11)"""
+    """The broker reads the body of a new storage whatever its content type is. (R11)"""
     storage = a_storage()
 
     answer = api.post("/storages", content=json.dumps(storage), headers={"content-type": "text/plain"})
@@ -105,7 +105,7 @@ def test_an_id_is_taken_once(api, storage_id, a_storage):
     ],
 )
 def test_a_storage_has_to_be_complete(api, storage, detail):
-    """A missing or unknown member gets 422 with its name. (R235, R236)"""
+    """A storage with a missing or unknown member gets 422 with the member's name. (R235, R236)"""
     assert problem(api.post("/storages", json=storage), 422) == detail
 
 
@@ -209,7 +209,7 @@ def timelines(api, name):
 
 
 def test_a_new_event_type_has_one_timeline(api):
-    """The first timeline is in use from the start. (R240)"""
+    """The first timeline of a new event type is in use from the start. (R240)"""
     name = create_event_type(api)["name"]
 
     [timeline] = timelines(api, name)
@@ -225,7 +225,9 @@ def test_a_new_event_type_has_one_timeline(api):
 
 
 def test_a_switch_begins_another_timeline(api):
-    """The old timeline is closed after its last events, and the new one has the next order. (R242, R243)"""
+    """After a switch, the old timeline is closed after its last events, and the new one has the next order. (R242,
+    R243)
+    """
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
     name = create_event_type(api, default_statistic=statistic)["name"]
     api.post(f"/event-types/{name}/events", json=[{"a": number} for number in range(50)])

@@ -28,7 +28,7 @@ def read_definition(api, definition):
 
 
 def test_an_update_answers_with_nothing_but_a_warning(api):
-    """A change gets 200, without body and with the warning. (R110, R268)"""
+    """An update gets 200, without body and with the data access warning. (R110, R268)"""
     definition = a_definition()
     create_event_type(api, definition)
 

@@ -51,7 +51,7 @@ def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, an
 
 
 def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann_client):
-    """While streaming, only READ is checked again. (L62)"""
+    """While a stream is open, only READ is checked again, so the loss of VIEW does not end it. (L62)"""
     definition = a_definition(authorization=an_authorization(writers="ann the-archiver"))
     name = create_event_type(ann_client, definition)["name"]
     with open_as(broker_with_tokens, "the-archiver", name) as open_low_level_stream:

@@ -146,7 +146,9 @@ def test_cursors_that_are_no_list_of_objects_are_malformed(api, event_type, head
     ],
 )
 def test_cursors_that_lead_nowhere_are_refused(api, event_type, header, detail):
-    """Readable cursors that lead nowhere get 412, each with its own message. (L22, L23, L24, L25, L26, L29, L36a)"""
+    """Cursors that can be parsed but name no position that can be read get 412, each with its own message. (L22, L23,
+    L24, L25, L26, L29, L36a)
+    """
     assert read_refusal_detail(api, event_type, 412, header=header) == detail
 
 

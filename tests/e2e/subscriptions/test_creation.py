@@ -362,8 +362,8 @@ def test_initial_cursors_are_checked(api, cursors, detail):
     "offset", ["BEGIN", "begin", "Begin", "-1", offset_text(-1), offset_text(0), "1", offset_text(1)]
 )
 def test_initial_cursors_lie_between_before_the_oldest_and_the_newest(api, offset):
-    """Any place from before the oldest event to the newest one is accepted, and is returned as it was sent. (S30,
-    S90)"""
+    """An initial cursor may be at any position from before the oldest event to the newest one, and is returned as it
+    was sent. (S30, S90)"""
     name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     cursor = {"event_type": name, "partition": "0", "offset": offset}

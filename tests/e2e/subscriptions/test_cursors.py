@@ -144,8 +144,8 @@ def test_places_that_are_not_there_are_refused(api, cursor, detail):
 
 
 def test_foreign_event_types_cannot_be_reset(api):
-    """Event types that do not belong to the subscription are reported all at once, before places are checked.
-    (S132)"""
+    """Event types that do not belong to the subscription are reported all at once, before positions are
+    checked. (S132)"""
     subscription = create_subscription(api)
     one, two = sorted(create_event_type(api)["name"] for _ in range(2))
     answer = reset(api, subscription, a_cursor(two, "0", 7), a_cursor(one), a_cursor(subscription["event_types"][0]))

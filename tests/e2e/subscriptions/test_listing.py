@@ -59,7 +59,9 @@ def test_several_event_types_have_to_be_there_all(api, separately):
 
 
 def test_readers_are_matched_literally(api):
-    """Only named readers count, whatever a wildcard says; missing lists name no one. (S46)"""
+    """With a filter by reader, only subscriptions whose lists name the reader are listed; a wildcard or a missing list
+    names no one. (S46)
+    """
     name = create_event_type(api)["name"]
     mine = create_subscription(api, name, authorization=a_subscription_authorization(admins="ann", readers="bob carl"))
     wild = a_subscription_authorization()

@@ -59,7 +59,7 @@ def list_parked_events(api, subscription):
 
 
 def test_a_key_is_parked_and_others_flow(api, open_consumer, subscription):
-    """Later events of a parked key are parked after it, and others are sent."""
+    """Later events with the key of a parked event are parked after it, and all others are sent."""
     [name] = subscription["event_types"]
     stream = open_consumer(subscription, batch_flush_timeout=1)
     assert receive_and_commit(stream, 2) == ["b1", "b2"]

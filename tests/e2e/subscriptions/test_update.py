@@ -99,7 +99,7 @@ def test_event_types_are_compared_as_a_set(api):
 
 
 def test_authorization_cannot_be_removed(api):
-    """Existing lists can be changed, but not removed. (S68, R260)"""
+    """Existing authorization lists can be changed, but not removed. (S68, R260)"""
     subscription = create_subscription(api, authorization=a_subscription_authorization())
     for given in ({}, {"authorization": None}):
         assert problem(put(api, subscription, **given), 422) == (

@@ -74,7 +74,9 @@ LISTED = [
     ],
 )
 def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
-    """A record may also name its hash; shards that were split accept nothing more."""
+    """A record goes to the open shard that takes the hash of its key, or the hash that it names; shards that were split
+    accept nothing more.
+    """
     assert HashKeyRanges.of(LISTED).find_shard(record) == shard
 
 
