@@ -57,7 +57,9 @@ def answer_of(status: int, headers: Mapping[str, str], body: bytes, now: datetim
 
 
 def retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Return the seconds that a `Retry-After` header asks for; it is a number of seconds or a date."""
+    """Return the seconds that a `Retry-After` header asks for, as a number or by a date. Returns None if there is no
+    header, or if it has another form.
+    """
     if not header:
         return None
     if header.strip().isdigit():

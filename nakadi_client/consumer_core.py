@@ -605,7 +605,9 @@ class ConsumerCore:
         self._drop(leave.stream_id)
 
     def lost_stream(self) -> str | None:
-        """Return the stream that was left or accepts no more commits, if its connection is still open."""
+        """Return the id of the current stream if it was left or accepts no more commits, although its connection is
+        still open; else None.
+        """
         current = self._current
         return current.stream_id if current and current.stream_id not in self._sessions else None
 

@@ -17,7 +17,8 @@ def partition_of(keys: Sequence[object], partitions: Sequence[str] | int) -> str
     """
     names = [str(number) for number in range(partitions)] if isinstance(partitions, int) else list(partitions)
     total = _as_signed_32_bit(sum(_java_hash(_text(key)) for key in keys))
-    # The remainder keeps the sign of the sum, as in Java. The names are sorted as texts: 0, 1, 10, 11, 2.
+    # This is the absolute value of Java's remainder, which has the sign of the sum. The names are sorted as texts: 0,
+    # 1, 10, 11, 2.
     return sorted(names)[abs(total) % len(names)]
 
 

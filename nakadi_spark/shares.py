@@ -54,7 +54,7 @@ class Wanted(Struct, frozen=True):
 
 
 def as_utc(moment: datetime | None) -> datetime | None:
-    """The time with a zone, which is UTC if the time has none."""
+    """The time with a zone, which is UTC if the time has none; None stays None."""
     return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

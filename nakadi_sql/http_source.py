@@ -420,7 +420,9 @@ def _read_metadata(text: bytes) -> _Metadata | None:
 
 
 def _key(text: bytes, paths: Sequence[tuple[str, ...]]) -> str | None:
-    """The key of an event, as the broker derived it when the event was published."""
+    """The key of an event, as the broker derived it when the event was published; None if the event lacks a part of
+    the key.
+    """
     event = msgspec.json.decode(text)
     try:
         values = [reduce(getitem, where, event) for where in paths]

@@ -202,7 +202,7 @@ class Rewriter(Struct, frozen=True):
     """Called with the topic, partition and end of a replaced part, so that readers read it from the archive."""
 
     def rewrite(self, part: ArchiveRange) -> RewrittenPart | None:
-        """Replace the object of a part, if it has events to erase."""
+        """Replace the object of a part by one without the events to erase. Returns None if there are none to erase."""
         with self._claim(part) as make_sure:
             segment = self.index.segment_at_or_before(part.topic, part.partition, part.first)
             if segment is None or segment.location is None:

@@ -240,7 +240,9 @@ def read_count(row: Row) -> Count:
 
 
 def publisher_digest(publisher: str | None) -> str | None:
-    """A digest that distinguishes publishers. Their names may have to be erased, so they are not stored."""
+    """A digest that distinguishes publishers, whose names are not stored, because they may have to be erased. An
+    unknown publisher stays as it is.
+    """
     return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 
 

@@ -492,7 +492,7 @@ def _count_in_columns(line: pa.StructArray, kind: Struct, event: _Column) -> Cou
 
 
 def _list_mask(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
-    """The lists that have a marked element."""
+    """A mask of the lists that have a marked element; None if no element is marked."""
     if mask is None or not mask.any():
         return None
     before = np.concatenate(([0], np.cumsum(mask)))[_to_numpy(lists.offsets)]
@@ -564,7 +564,7 @@ def _either_mask(one: Mask | None, other: Mask | None) -> Mask | None:
 
 
 def _null_mask(found: pa.Array) -> pa.Array | None:
-    """The mask of missing values, in the form that Arrow needs for a new structure."""
+    """The mask of missing values, as Arrow needs it for a new structure; None if no value is missing."""
     return found.is_null() if found.null_count else None
 
 

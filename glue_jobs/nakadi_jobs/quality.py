@@ -74,7 +74,9 @@ def _send_lineage(work: JobContext, runs: Sequence[tuple[EventType, TableRun]]) 
 
 
 def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:
-    """Count late events and duplicates, unless events have no metadata, or there are too many."""
+    """Count late events and duplicates. Returns None if they cannot be counted: if events have no metadata, if there
+    are none or too many, or if the files cannot be read without Spark.
+    """
     event_type, parts = counts.event_type, counts.parts()
     if event_type.category is Category.UNDEFINED or not parts or sum(each.rows for each in counts.batches) > MAX_ROWS:
         return None

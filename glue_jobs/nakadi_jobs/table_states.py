@@ -100,7 +100,7 @@ def remove_deletion_note(work: JobContext) -> None:
 
 
 def _find_state(work: JobContext, event_type: EventType) -> TableState | None:
-    """The known state, which also describes a table that was moved to another name."""
+    """The state that the registry knows, even if the table has moved to another name since; None if there is none."""
     document = work.registry.get(TABLE_STATES_KIND, event_type.id)
     return None if document is None else table_state_from_body(document.body)
 

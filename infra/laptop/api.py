@@ -133,7 +133,9 @@ class Api:
         return frozenset(answering | request if authorizes else answering)
 
     def find_operation(self, method: str, raw_path: str) -> MatchedOperation | None:
-        """The operation for a path and method. The most specific resource decides, even if it lacks the method."""
+        """The operation for a path and method, or None. The most specific resource for the path decides, even if it
+        lacks the method.
+        """
         path = raw_path.rstrip("/") or "/"
         for pattern, operations in self._resources:
             match = pattern.fullmatch(path)
@@ -144,7 +146,7 @@ class Api:
         return None
 
     def bucket(self, operation: Operation) -> TokenBucket | None:
-        """The token bucket of a method's throttling limits."""
+        """A token bucket with the throttling limits of a method; None if it has no limits."""
         request = [(operation.resource, operation.method), ("*", "*")]
         found: dict[str, Any] = next((self._rates[each] for each in request if each in self._rates), {})
         rate, burst = found.get("ThrottlingRateLimit"), found.get("ThrottlingBurstLimit")

@@ -105,7 +105,9 @@ class KinesisGate:
     # Permissions
 
     def _shard_of_iterator(self, request: Request) -> ShardKey | None:
-        """The shard of an iterator, which only this gate and the service behind it know."""
+        """The shard of the iterator in a request, which only this gate and the service behind it know; None if the
+        request has no iterator. Raises `RequestRefused` if the iterator has expired.
+        """
         iterator = request.content.get("ShardIterator")
         if iterator is None:
             return None

@@ -85,7 +85,7 @@ class Roles:
         self._policies: Mapping[str, Policy] = {}
 
     def refusal(self, role: str, wanted: Iterable[Permission]) -> str | None:
-        """AWS's error message if the role lacks one of the permissions."""
+        """AWS's error message if the role lacks one of the permissions, else None."""
         if role == OWNER:
             return None
         policy = self._policy(role)
@@ -253,7 +253,9 @@ def keys_to_delete(request: Request) -> list[str]:
 
 
 def list_permission_for_missing(request: Request) -> Permission | None:
-    """The permission without which S3 answers "access denied" for a missing object."""
+    """The permission without which S3 answers a request for a missing object with "access denied"; None for requests
+    that read no object.
+    """
     wanted = [each for each in required_permissions(request) if each.action == "s3:GetObject"]
     return Permission("s3:ListBucket", wanted[0].resource.partition("/")[0]) if wanted else None
 

@@ -67,7 +67,9 @@ FORMATS: Mapping[str, Callable[[Random], str]] = {
 
 
 def text_matching(pattern: str, draw: Random) -> str | None:
-    """A text in which the pattern is found, as far as this module supports it; the caller checks the result."""
+    """A text that probably matches the pattern: the caller has to check it. None if this module does not support the
+    pattern.
+    """
     try:
         parsed = _parser.parse(_as_python(pattern))
         return "".join(_generate(parsed, draw))[:_LONGEST_TEXT]

@@ -56,7 +56,9 @@ class AvroDestination:
         """Do nothing: there is nothing to close."""
 
     def _send(self, body: bytes, media_type: str) -> Problem | None:
-        """Publish until all events are stored, or until the target rejects one permanently."""
+        """Publish a batch, with retries. Returns the event that the target rejects permanently, or None if all events
+        are stored. Raises `Failed` otherwise.
+        """
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 

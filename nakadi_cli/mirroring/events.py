@@ -169,7 +169,7 @@ Problem = tuple[int, str]
 
 class _Destination(Protocol):
     def publish(self, events: Sequence[bytes]) -> Problem | None:
-        """Publish events in their order. Returns the first rejected event; no later event is stored."""
+        """Publish events in their order. Returns the first rejected event, after which no event is stored, or None."""
 
     def close(self) -> None: ...
 
