@@ -75,9 +75,9 @@ class Consumer(Generic[Event]):
     current batch, unless it called `batch.done()`. Uncommitted events are delivered again, so delivery is at least
     once.
 
-    With `limit`, the loop ends after this many events; with `follow=False`, after the
-    events that existed at the beginning, or when no more events wait. `patience` says
-    when to give up on a broker that does not answer; by default, never.
+    With `limit`, the loop ends after this many events; with `follow=False`, after the events that existed at the
+    beginning, or when no more events wait. `patience` says when to give up on a broker that does not answer; by
+    default, never.
 
     One thread reads the stream, and another one commits. The functions `on_…` run in the thread of the loop.
     With `stop_on_signals`, SIGTERM ends the loop when the current batch is done, and commits it.

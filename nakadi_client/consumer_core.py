@@ -83,7 +83,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     partitions: tuple[Mapping[str, str], ...] = ()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters that differ from the broker's defaults."""
+        """Return the parameters for the request, without those that are zero, None or empty."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
@@ -359,8 +359,8 @@ class ConsumerCore:
         self._line_at = now
 
     def handle_line(self, line: bytes, now: float) -> None:
-        """Take a line of the stream. Raises `NakadiError` if it is not a line of a stream; the caller then closes the
-        stream.
+        """Take a line of the stream. Raises `NakadiError` at a text that is no line, at a Problem, and if the broker
+        takes no more commits for the stream; the caller then closes the stream.
         """
         session = self._current
         assert session is not None, "a line came without a stream"
@@ -437,7 +437,7 @@ class ConsumerCore:
             self._pause(error, now)
 
     def handle_refusal(self, answer: Answer | NoAnswer, now: float) -> None:
-        """Take the answer of a broker that opened no stream, or counted no events."""
+        """Take the answer to an action of `connection_step` that failed, such as a stream that was not opened."""
         self.state = State.CLOSED
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
@@ -574,7 +574,7 @@ class ConsumerCore:
     def handle_extend_answer(self, answer: Answer | NoAnswer, now: float) -> None:
         """Take the answer to `Extend`.
 
-        Brokers that do not know this request get commits of finished batches instead.
+        From then on, a broker that does not know this request gets commits of the finished parts of batches instead.
         """
         extend, self._request = self._request, None
         assert isinstance(extend, Extend)

@@ -24,7 +24,7 @@ from nakadi_client.deliveries import Delivered, Delivery, Lane
 from nakadi_client.errors import EventRefused, NakadiError, NoAnswer, NotDelivered
 from nakadi_client.pauses import Pauses
 
-# Brackets and commas are counted with the events.
+# The byte that separates an event from the next one, or from the bracket. It is counted with each event.
 _COMMA = 1
 # After these statuses, the broker may have stored the batch. 503, 408 and 429 mean that it did not.
 _AMBIGUOUS = (207, 500, 502, 504)

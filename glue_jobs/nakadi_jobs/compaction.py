@@ -506,7 +506,7 @@ def has_current_state(event_type: EventType) -> bool:
 def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
     """Return the statement that replaces older events by newer ones, and removes those that are deleted.
 
-    A tombstone deletes, and so does a data change whose operation is D.
+    A tombstone deletes the event of its key; with `has_operations`, so does a data change whose operation is D.
     """
     deletes = (
         "(new.nakadi_tombstone OR coalesce(new.data_op = 'D', false))" if has_operations else "new.nakadi_tombstone"
