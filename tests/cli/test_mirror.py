@@ -286,7 +286,9 @@ def test_a_subscription_moves_without_a_lost_or_doubled_event(
 
 
 def test_a_subscription_that_was_never_consumed_begins_as_it_says(run_mirror, source, target):
-    """A partition without a cursor begins at its end, or at the cursor that the subscription was created with. (M6)"""
+    """In a moved subscription, a partition without a committed cursor begins at its end, or at the cursor that the
+    subscription was created with. (M6)
+    """
     name = create(source)
     publish(source, name, range(5))
     at_end = create_subscription(source, name, read_from="end")

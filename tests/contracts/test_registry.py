@@ -60,7 +60,7 @@ class TestDocuments:
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
     def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
-        """If a caller changes a body before or after the call, the stored document stays the same."""
+        """If a caller changes a body that it has written or read, the stored document stays the same."""
         body = {"list": [1]}
         registry.write(PutDocument(KIND, "a", body))
         body["list"].append(2)

@@ -149,7 +149,9 @@ def test_a_header_that_is_reported_is_declared(paths):
 
 
 def test_everything_but_the_public_needs_a_token(api):
-    """The authorizer protects every operation that is not public; the public ones are below /health. (R42)"""
+    """The authorizer protects every operation except the public ones: health, readiness, the description of the API and
+    its page. (R42)
+    """
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
             assert each["security"] == ([] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{"token": []}]), path

@@ -45,7 +45,7 @@ def test_rows_are_published_in_order_and_deleted(
 
 @pytest.mark.usefixtures("running_relay")
 def test_rows_are_published_as_they_come(insert_events, count_waiting_rows, event_type, read_stored_events):
-    """An insert wakes the relay."""
+    """An insert into the outbox wakes the relay, which publishes the row."""
     name = event_type()
     for number in range(5):
         insert_events(name, [{"n": number}], key="A")

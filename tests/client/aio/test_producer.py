@@ -49,7 +49,7 @@ def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
 
 
 def test_a_refused_event_raises_where_it_is_awaited(nakadi):
-    """The report of a refused event has the reason."""
+    """A caller that awaits the report of a refused event gets an `EventRefused`."""
     schema = '{"type":"object","properties":{"n":{"type":"integer"}}}'
     nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": schema})
 

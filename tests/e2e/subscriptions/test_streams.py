@@ -168,7 +168,7 @@ def test_partitions_that_cannot_be_had(api):
 
 
 def test_a_cursor_beyond_the_end(api, open_consumer):
-    """A committed cursor beyond the last event cannot be streamed from. (S102, S127, S159)"""
+    """A stream cannot begin at a committed cursor beyond the last event. (S102, S127, S159)"""
     subscription = subscribe_from_beginning(api)
     opened = open_consumer(subscription)
     assert opened.commit(a_cursor(subscription["event_types"][0], offset=25)).status_code == 204
