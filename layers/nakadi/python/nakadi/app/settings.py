@@ -75,47 +75,49 @@ class Settings(Struct, frozen=True, kw_only=True):
     which a request to the cluster counts as failed, at least 2; `iam=eu-central-1` signs in to Amazon MSK with IAM, and
     `properties=/path/to/file` names a file like `NAKADI_KAFKA_PROPERTIES`."""
     coordination: str = ""
-    """Where the streams of subscriptions coordinate: `memory:`, `sqlite:///data/nakadi.db` or
-    `dynamodb://table-prefix?region=eu-central-1`. Empty: the registry's store."""
+    """The store for the cursors of subscriptions, and for the assignment of partitions to their streams: `memory:`,
+    `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: the registry's store."""
     log_index: str = ""
     """The store for the index of the archive and, with Kinesis, for the progress of the log indexer:
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: the event log's data file if it
-    has one, the registry's store with events in Kafka, and memory otherwise. An index in memory is lost when the
+    has one, the registry's store if events are in Kafka, and memory otherwise. An index in memory is lost when the
     process ends: the log indexer then indexes Kinesis again from its oldest record, and nobody can read the archive."""
     kafka_properties: str = ""
     """A file of librdkafka's settings for storages of type `kafka`, one `name=value` a line: how to log in, which
-    certificates to trust. Put secrets there, because clients can read storages. `properties=/path/to/file` in the URL
-    of `NAKADI_EVENT_LOG` does the same for the built-in storage."""
+    certificates to trust. Put secrets into this file, because clients can read the definitions of storages. For the
+    default storage, `properties=/path/to/file` in the URL of `NAKADI_EVENT_LOG` names such a file."""
     archive: str = ""
     """The place for old events: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty: there is
-    no archive, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
-    data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
+    no archive, and no event stays longer than the event log keeps it. `python -m nakadi.local` uses the folder
+    `archive` beside its data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
     archiver: str = "broker"
     """`broker`: each process archives the events that it appends. `function`: the log indexer, a function that runs on
-    a schedule, archives them, and processes only read the archive. With Kinesis, the log indexer always archives."""
+    a schedule, archives events, and the other processes only read the archive. With Kinesis, the log indexer always
+    archives."""
     archive_after_seconds: int = 60
-    """About how long events wait before they are archived. With Kinesis, the log indexer decides."""
+    """About how many seconds the broker waits before it archives an event. With Kinesis, the log indexer decides when
+    to archive."""
     archive_grace_seconds: int = 86_400
-    """How long an archive object is kept after the index has dropped it, so that reads in progress can end. At least
-    600."""
+    """How long the broker keeps an archive object to which the log index no longer refers, so that reads in progress
+    can end. At least 600."""
     hot_retention_ms: int = 86_400_000
     """How long an event log with an archive keeps archived events. The retention time of an event type may be shorter
-    or longer. With Kinesis, the stream decides."""
+    or longer. With Kinesis, the retention of the stream decides."""
 
     # Authentication and authorization
     hosts: tuple[str, ...] = ()
-    """Further names under which the broker answers while authentication is off and it is bound to this machine. It
-    rejects requests for hosts other than `localhost`, `127.0.0.1` and `[::1]` with 421, so that no page of a web site
-    can use it ([operations](operations.md#names-of-the-broker)). `*`: every name."""
+    """Further names under which the broker answers while authentication is off and the broker is bound to this machine.
+    It rejects requests for all hosts other than these, `localhost`, `127.0.0.1` and `[::1]` with 421, so that no page
+    of a web site can use the broker ([operations](operations.md#names-of-the-broker)). `*`: every name."""
     auth: str = "off"
     """`off`: the broker does not authenticate requests. `jwt`: each request needs a bearer token. `gateway`: an
     authorizer in front of the broker has checked the token."""
     auth_jwks: str = ""
-    """The file or URL of the key set (JWKS) with which the issuer signs tokens."""
+    """The file or URL of the key set (JWKS) with which the broker verifies the signatures of tokens."""
     auth_issuer: str = ""
-    """The required `iss` claim. Empty: any."""
+    """The required `iss` claim of tokens. Empty: any value."""
     auth_audience: str = ""
-    """The required `aud` claim. Empty: any."""
+    """The required `aud` claim of tokens. Empty: any value."""
     auth_algorithms: tuple[str, ...] = ("RS256", "ES256")
     """The accepted signature algorithms."""
     auth_leeway_seconds: int = 30
@@ -124,14 +126,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The claim with the name of the subject."""
     auth_attributes: tuple[tuple[str, str], ...] = (("user", "sub"), ("service", "sub"), ("team", "teams"))
     """The claims that provide authorization attributes. If one claim provides both `user` and `service`,
-    `NAKADI_AUTH_SERVICE_REALMS` decides which of the two it is."""
+    `NAKADI_AUTH_SERVICE_REALMS` decides which of the two attributes a token has."""
     auth_realms: tuple[str, ...] = ()
     """The accepted values of the `realm` claim. Empty: any, including none."""
     auth_service_realms: tuple[str, ...] = ("/services", "services")
-    """Tokens with one of these `realm` claims belong to services: they have the attribute `service`, and all others
-    have `user`. `*`: all tokens belong to services."""
+    """Tokens with one of these `realm` claims belong to services: these tokens have the attribute `service`, and all
+    other tokens have `user`. `*`: all tokens belong to services."""
     scope_uid: str = "uid"
-    """The scope for all operations without a scope of their own. Empty: these need no scope."""
+    """The scope for all operations without a scope of their own. Empty: these operations need no scope."""
     scope_config_write: str = "nakadi.config.write"
     """The scope for deleting event types."""
     scope_event_type_write: str = "nakadi.event_type.write"
@@ -162,36 +164,40 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_batch_events: int = 10_000
     """The largest number of events in a batch. The broker rejects a larger batch with 413."""
     max_batch_steps: int = 50_000_000
-    """The most work for all events in a batch together. The broker rejects a batch that takes more with 422. 20 million
-    steps take about a second at worst; ordinary events take 0.1 to 3 steps per byte."""
+    """The largest number of steps that the validation of all events in a batch may take together. The broker rejects a
+    batch that takes more steps with 422. 20 million steps take about a second at worst; ordinary events take 0.1 to 3
+    steps per byte."""
     hash_orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """For an original Nakadi that remaps the partitions of keys (`nakadi.hash-partitioning.override-order`): the same
-    orders, so that keys stay in their partitions, such as `4=3:1:0:2,8=7:6:5:4:3:2:1:0`."""
+    """The orders of partitions for the strategy `hash`, one for each number of partitions. Set this variable only if
+    you migrate from an original Nakadi that remaps the partitions of keys (`nakadi.hash-partitioning.override-order`),
+    to the same orders, so that keys stay in their partitions: `4=3:1:0:2,8=7:6:5:4:3:2:1:0`."""
     max_request_memory_bytes: int = 1_073_741_824
     """The most memory for the bodies of all requests in progress, as sent, decompressed and parsed. The broker rejects
-    a request beyond it with 503 and `Retry-After`, and one that alone needs more with 413."""
+    a request that would exceed this limit with 503 and `Retry-After`, and a request that alone exceeds it with 413."""
     max_subscription_partitions: int = 100
     """The largest number of partitions of a subscription."""
 
     # Subscriptions and dead letters
     max_commit_timeout_seconds: int = 60
-    """The longest time that a stream waits for a commit. A reset of cursors waits for a second more."""
+    """The longest time that a stream waits for a commit. A reset of cursors waits for the end of streams a second
+    longer."""
     deletable_subscription_owning_application: str = "nakadi_archiver"
     """Subscriptions of this application, in the consumer group of the next setting, do not prevent the deletion of
-    their event type: the broker deletes them with it."""
+    their event type: the broker deletes these subscriptions together with the event type."""
     deletable_subscription_consumer_group: str = "nakadi_to_s3"
     """The consumer group for `NAKADI_DELETABLE_SUBSCRIPTION_OWNING_APPLICATION`."""
     dead_letter_queue: str = "nakadi.dead.letter.queue"
-    """The event type for events that a subscription could not process. The broker creates it."""
+    """The event type for dead letters: events that a subscription's consumers could not process. The broker creates
+    this event type."""
     dead_letter_redrive: str = "nakadi.dead.letter.redrive"
-    """The event type to which you publish dead letters again, with a tag that names the subscription. An operator
-    creates it."""
+    """The event type to which you publish dead letters again, with a tag that names the subscription. An operator has
+    to create this event type."""
     dead_letter_owning_application: str = "stups_nakadi"
     """The owning application of the event type for dead letters."""
     dead_letter_authorization: tuple[tuple[str, str], ...] = ()
     """Attributes that may administer, read and write a new event type for dead letters, such as
-    `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: those in `NAKADI_DEFAULT_ADMIN`, or everyone while
-    authentication is off."""
+    `service=dlq-viewer,team=ops`; `*=*` for everyone. Empty: the attributes in `NAKADI_DEFAULT_ADMIN`, or everyone
+    while authentication is off."""
 
     # Sinks
     sink_schemes: tuple[str, ...] = ("https",)
@@ -200,8 +206,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Networks that sinks may be in, beside the internet, such as `10.1.0.0/16,127.0.0.1/32`. The broker does not
     deliver to other private, loopback, link-local or multicast addresses ([push](push.md#what-is-safe))."""
     sink_key: str = ""
-    """The ARN of the key in AWS KMS that encrypts the secrets of sinks. Empty: a key in a file beside the data file;
-    with a registry in DynamoDB, there are no sinks then."""
+    """The ARN of the key in AWS KMS that encrypts the secrets of sinks. Empty: the broker uses a key in a file beside
+    the data file; with a registry in DynamoDB, it then refuses sinks."""
     sink_targets: tuple[str, ...] = ()
     """The ARNs of functions, queues, topics and event buses that sinks may deliver to, with `*` for any text, such as
     `arn:aws:sqs:eu-central-1:123456789012:orders-*`. The broker calls them with its own permissions
@@ -217,24 +223,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     kpi_authorization: tuple[tuple[str, str], ...] = ()
     """The same as `NAKADI_DEAD_LETTER_AUTHORIZATION`, for the event types for KPIs."""
     hash_salt: str = "salt"
-    """The text that the broker puts before the name of a subject when it hashes it for the audit log and KPIs."""
+    """The text that the broker puts before the name of a subject when it hashes the name for the audit log and KPIs."""
     max_metric_names: int = 200
-    """The number of event types, and of subscriptions, that have their own [metrics](metrics.md) in a process. `other`
-    counts the rest together."""
+    """The number of event types, and of subscriptions, that have their own [metrics](metrics.md) in a process. The
+    value `other` adds up the rest."""
 
     # Traces
     traces: str = ""
-    """`otlp`: the broker sends spans to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names
-    ([traces](tracing.md)). Empty: it sends none, and loads nothing for it."""
+    """`otlp`: the broker sends spans to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names ([traces](tracing.md)).
+    Empty: the broker sends no spans, and does not load the libraries for them."""
     traces_percent: int = 1
-    """How many of a hundred traces that begin in the broker are recorded. For a trace that a client began, the client
-    decides."""
+    """The percentage of traces that the broker records, among those that it begins itself. For a trace that a client
+    began, the client decides."""
     metrics: str = ""
     """`otlp`: the broker sends its [metrics](metrics.md) to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names
-    ([metrics and logs](tracing.md#metrics-and-logs)). Empty: it does not. Prometheus can read them in both cases."""
+    ([metrics and logs](tracing.md#metrics-and-logs)). Empty: it does not send them. Prometheus can read the metrics in
+    both cases."""
     logs: str = ""
     """`otlp`: the broker also sends its log, without secrets, to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names.
-    Empty: it does not."""
+    Empty: it does not send the log."""
 
     # Tables
     table_job: str = ""
@@ -242,32 +249,34 @@ class Settings(Struct, frozen=True, kw_only=True):
     table_minutes: int = 15
     """How long the oldest event that is not in its table may wait before housekeeping starts `NAKADI_TABLE_JOB`."""
     compaction_wait_hours: int = 48
-    """How long compaction waits at most until [tables](analytics.md) have the events that it removes. It waits only if
-    events are archived. 0: it does not wait, because no job writes tables."""
+    """The longest time for which the broker's compaction of an event type waits until [tables](analytics.md) have the
+    events that it will remove. It waits only if events are archived. 0: it does not wait; choose this value if no job
+    writes tables."""
 
     # Queries
     tables: str = ""
-    """Where queries find the tables of the jobs, as [`nakadi sql --tables`](sql.md) takes it: a folder, an `s3://`
-    prefix, `glue`, or the URL of a REST catalog. Empty: queries read only the log, with its archived events.
-    `python -m nakadi.local` uses the folder `tables` beside its data file, where `make jobs` puts them."""
+    """Where queries find the tables of the jobs, in the form of [`nakadi sql --tables`](sql.md): a folder, an `s3://`
+    prefix, `glue`, or the URL of a REST catalog. Empty: queries read only the log, with its archived events. `python -m
+    nakadi.local` uses the folder `tables` beside its data file, where `make jobs` puts them."""
     tables_database: str = "nakadi"
-    """The database of these tables, which the jobs call `--database`."""
+    """The database of the tables in `NAKADI_TABLES`, the same as the argument `--database` of the jobs."""
     queries: int = 2
     """How many [queries](sql.md#queries-over-http) may run at once, each in a process of its own. 0: none, and the
-    console has no page for them. Several processes share the number in equal parts, each with one at least."""
+    console has no page for queries. Several processes share this number in equal parts, but each may run at least
+    one."""
     query_seconds: int = 30
     """How long a query may take."""
     query_megabytes: int = 512
-    """How much memory a query may take. Data that does not fit into it may take as much space on the disk. The process
-    of the query needs up to 500 megabytes more."""
+    """How much memory a query may take. Data that does not fit into this memory may take as much space on the disk. The
+    process of the query needs up to 500 megabytes in addition."""
     query_rows: int = 1000
-    """How many rows of a result a query returns."""
+    """The largest number of rows of a result that a query returns."""
 
     # Processes
     workers: int = 1
-    """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets it. If it is not set,
-    that program starts one for each core, eight at most. More than one needs a data file. The first one also accepts
-    connections, commits all events in that file and does the housekeeping
+    """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets this variable. If it is
+    not set, that program starts one process for each core, eight at most. More than one process needs a data file. The
+    first process also accepts connections, commits all events in that file and does the housekeeping
     ([operations](operations.md#several-processes)). All processes share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal
     parts."""
 
@@ -279,19 +288,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     asks."""
     longest_wait_seconds: int = 0
     """The longest time for which a request waits for streams to end when it sets cursors, adds partitions or redrives
-    parked events. After that, the broker answers 503, and the work continues. 0: as long as a stream may wait for
-    commits."""
+    parked events. After that time, the broker answers 503, and still carries out the request. 0: as long as a stream
+    may wait for commits."""
 
     # Texts
     data_access_warning: str = "Data access warning"
     """The text of the `Warning` header after an event type was created or changed."""
     compaction_warning: str = "Compaction warning"
-    """The second sentence of that header for the cleanup policy `compact`."""
+    """The second sentence of the `Warning` header for an event type with the cleanup policy `compact`."""
 
     # Console
     console: str = ""
-    """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds one and
-    sets it. Empty: the wheel's own console. Without a console, `/console` says how to build it."""
+    """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds a console
+    and sets this variable. Empty: the console in the wheel. Without a console, `/console` says how to build it."""
     console_sign_in: tuple[tuple[str, str], ...] = ()
     """How users of the console get a token (OIDC, authorization code with PKCE):
     `authorize=https://id.example.org/authorize,token=https://id.example.org/token,client=console,scope=openid uid`. The
@@ -299,8 +308,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Caching
     cache_seconds: int = 1
-    """The greatest age of cached registry documents. A busy process checks for changes at this interval, however
-    much it caches ([why](decisions/0012-one-number-for-what-changed.md))."""
+    """The greatest age of cached registry documents. A busy process checks for changes at this interval, regardless of
+    how many documents it caches ([why](decisions/0012-one-number-for-what-changed.md))."""
 
     def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
         """The hosts that a server on this address serves; None means every host. Raises `BadSetting`."""
