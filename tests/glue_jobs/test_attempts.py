@@ -18,6 +18,9 @@ def table(jobs, data):
     """A table with one row, which Spark itself wrote: its number is not one that Arrow reads exactly."""
     data.archive_events(data.event_type("order.placed"), [order(1, total=1e30)])
     assert jobs.compact().code == 0
+    # Spark opens the catalog of a session when the session first reads. `Table` alone would open the one of the session
+    # that was active last, which may have its tables elsewhere.
+    assert jobs.rows("order_placed") == [(0, 0)]
     return Table(jobs.spark(), jobs.database, "order_placed")
 
 
