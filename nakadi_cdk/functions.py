@@ -42,7 +42,7 @@ TRACING_VARIABLES: Mapping[str, str] = {
 # Lambda's actions on behalf of a function in a network. Describing interfaces cannot be limited to resources.
 NETWORK_ACTIONS = ("ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces")
 
-# API Gateway waits 29 s.
+# API Gateway waits for 29 s for an answer.
 ANSWER_TIMEOUT = Duration.seconds(29)
 
 
@@ -263,7 +263,7 @@ class Functions(Construct):
         return failed_batches
 
     def _schedule_housekeeping(self, housekeeping: lambda_.Function) -> None:
-        # Rounds may overlap, and may be skipped: each one is complete in itself.
+        # Rounds of housekeeping may overlap, and may be skipped, because each does all work that is due.
         target = targets.LambdaFunction(housekeeping, retry_attempts=0, max_event_age=Duration.minutes(5))
         events.Rule(
             self,

@@ -194,7 +194,7 @@ def _sweep_archive(work: JobContext, namespaces: Collection[str], now: datetime)
 
 
 def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
-    """Move members in use out of objects with dead members, so that these can be removed sooner."""
+    """Move members in use out of objects with dead members, so that these objects can be removed sooner."""
     try:
         result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
     except EvacuationBusy:
@@ -241,7 +241,7 @@ def _find_partitions(index: LogIndex) -> Iterator[tuple[str, int]]:
 
 
 def erase(work: JobContext) -> None:
-    """Erase from the archive, then from tables, from dead letters and parked events, and verify."""
+    """Erase a value from the archive, then from tables, dead letters and parked events, and verify that it is gone."""
     event_type, wanted = _read_request(work)
     work.check_archive()  # the wrong archive would seem to contain nothing of the value
     work.report.details["erasure"] = describe_erasure(event_type, wanted, work.options.how)

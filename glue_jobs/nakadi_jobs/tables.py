@@ -159,7 +159,7 @@ class Table(msgspec.Struct, frozen=True):
     # Creating and extending
 
     def create(self, columns: Sequence[tuple[str, str, str]], properties: Mapping[str, str], clauses: str = "") -> None:
-        """Create the table with an empty first snapshot, if it does not exist."""
+        """Create the table with an empty first snapshot. If it exists, only add the snapshot if it is missing."""
         listed = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
         bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED_COLUMNS}
         all_properties = {**_DEFAULTS, **bounded, **properties}
@@ -172,7 +172,7 @@ class Table(msgspec.Struct, frozen=True):
             self._java().newAppend().commit()
 
     def set_order(self, *names: str) -> None:
-        """Set the sort order for rewritten files."""
+        """Set the sort order of new and rewritten files, unless the table has one."""
         if self._java().sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {', '.join(names)}")
 
@@ -291,7 +291,9 @@ class Table(msgspec.Struct, frozen=True):
     def tidy(
         self, now: datetime, *, keep_snapshots: timedelta, keep_days: int, orphans_after: timedelta
     ) -> Mapping[str, int]:
-        """Merge small files, tag the states of days, expire old snapshots, and remove files without a snapshot."""
+        """Tag the states of days, merge small files, expire old snapshots and, once a day, remove files without a
+        snapshot. Returns the number of files by action.
+        """
         self._tag_days(now.date(), keep_days)
         expired = now - keep_snapshots
         if keep_snapshots >= DAY:

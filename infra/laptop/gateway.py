@@ -69,7 +69,7 @@ class ClientGone(Exception):
 
 
 class Gateway:
-    """An ASGI application. `streams` is the address of the streaming service.
+    """The gateway, as an ASGI application. `streams` is the address of the streaming service.
 
     Without `authorizes`, every request passes. With `throttles`, each method keeps to its rate limit.
     """

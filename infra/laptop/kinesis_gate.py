@@ -52,7 +52,7 @@ class RequestRefused(Exception):
 
 
 class KinesisGate:
-    """An ASGI application. It runs on one event loop, so no other request interferes between two awaits."""
+    """The proxy, an ASGI application. It runs on one event loop, so no other request interferes between two awaits."""
 
     def __init__(
         self, upstream: str, roles: Roles, *, limits: bool, clock: Callable[[], float] = time.monotonic
@@ -231,7 +231,7 @@ class KinesisGate:
         return known
 
     def _forget_stale_ranges(self, stream: str, expected: set[str], answer: Answer) -> Answer:
-        """Forget the shards of a stream if a record went to an unknown one, since splits take effect with a delay."""
+        """Forget the known shards of a stream if a record went to another shard than expected, as after a split."""
         content = json.loads(answer.body) if answer.status == 200 else {}
         if any(each.get("ShardId") not in expected for each in content.get("Records", [content])):
             self._ranges.pop(stream, None)

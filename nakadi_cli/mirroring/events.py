@@ -94,7 +94,8 @@ def read_batches(
 ) -> Iterator[Batch[Any]]:
     """The events after these offsets that exist now, as they are stored, and perhaps some that arrive meanwhile. The
     original Nakadi reports that a partition has no more events while it is still fetching some. So the newest offsets
-    decide when everything is read. Raises `Failed` if they are not reached.
+    decide when everything is read. Raises `Failed` if they are not reached, unless the last events may be tombstones,
+    or a new timeline has no events yet.
     """
     at = dict(offsets)
     ends = {
