@@ -26,7 +26,7 @@ class RehearsalState(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     LOST = "lost"
-    """The process that ran it has ended."""
+    """The process that ran the rehearsal ended before the rehearsal did."""
 
 
 class Rehearsal(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Rehearsal(Struct, frozen=True, kw_only=True):
         return rehearsal_key(self.event_type_id, self.id)
 
     def state_at(self, now: datetime) -> RehearsalState:
-        """Its state; a running rehearsal without an update for a minute is lost."""
+        """The state of the rehearsal at `now`: a running rehearsal without an update for a minute is lost."""
         is_silent = self.state is RehearsalState.RUNNING and now - self.updated_at > LOST_AFTER
         return RehearsalState.LOST if is_silent else self.state
 

@@ -17,7 +17,7 @@ MAX_RULES = 100
 MAX_PUBLISHERS = 100
 MAX_PUBLISHER_CHARACTERS = 200
 MAX_SAMPLES = 20
-# The limit for each rule, so that a rule that every event breaks leaves room for others.
+# How many samples each rule may have, so that a rule that every event breaks leaves room for others.
 MAX_SAMPLES_OF_RULE = 5
 MAX_RULES_OF_SAMPLE = 10
 # Finding the reason of a failure takes twenty times as long as noticing the failure: ten seconds for this number of

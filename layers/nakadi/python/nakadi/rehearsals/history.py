@@ -35,15 +35,14 @@ ONE_SPAN_MESSAGE = "Give either `last`, how far back the rehearsal begins, or `e
 
 
 class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of a rehearsal: the events of the `last` seconds, hours or days, or the newest ones, at most the
-    number `events`."""
+    """The events of a rehearsal: those of the `last` seconds, hours or days, or the newest ones, `events` at most."""
 
     last: str | None = None
     events: int | None = None
 
     @classmethod
     def parse(cls, last: str | None, events: int | None) -> Span:
-        """Parse a span, which must have exactly one of the two, within its limits. Raises `Invalid`."""
+        """Parse a span, which must have exactly one of `last` and `events`, within its limits. Raises `Invalid`."""
         if (last is None) == (events is None):
             raise Invalid(ONE_SPAN_MESSAGE)
         if last is not None and DURATION_PATTERN.fullmatch(last) is None:
@@ -71,7 +70,7 @@ class PartitionSpan(Struct, frozen=True, kw_only=True):
 def partition_spans(
     event_type: EventType, snapshot: PartitionSnapshot, span: Span, now: datetime
 ) -> Sequence[PartitionSpan]:
-    """The span in each partition, up to the newest event of this moment."""
+    """The part of a span in each partition, up to the newest event at this moment."""
     begins, ends = snapshot.positions_before_oldest(), snapshot.end_positions()
     starts: Mapping[str, Position]
     if span.events is None:
@@ -96,7 +95,7 @@ def partition_spans(
 
 
 def even_shares(total: int, available: Mapping[str, int]) -> Mapping[str, int]:
-    """Divide a total as evenly as the available amounts allow."""
+    """The shares of a total among partitions, as even as the available numbers of events allow."""
     shares: dict[str, int] = {}
     left = total
     for number, name in enumerate(sorted(available, key=available.__getitem__)):
@@ -155,7 +154,7 @@ class HistoryReader(Struct, frozen=True, kw_only=True):
                 self.pause(seconds)
 
     def _reread(self, known: EventType, timeline: Timeline) -> EventType:
-        """Read the event type again, without a timeline whose events are gone."""
+        """Read the event type again, because the events of a timeline no longer exist."""
         current = self.event_types.find(known.name)
         if current is None or current.id != known.id:
             raise not_found_error(known.name)

@@ -39,7 +39,7 @@ class RehearsalStopped(Exception):
 
 
 class RehearsalRemoved(Exception):
-    """Raised when somebody has removed the rehearsal."""
+    """Raised when the rehearsal was removed."""
 
 
 class RehearsalJob:
@@ -78,7 +78,7 @@ class RehearsalJob:
         self._reported_at = clock.monotonic()
 
     def run(self) -> None:
-        """Run to the end. Failures end the rehearsal, and are recorded in its document."""
+        """Run the rehearsal to its end. A failure ends it, and is recorded in its document."""
         ending = LOST
         try:
             state, detail = self._run_to_state()

@@ -32,7 +32,7 @@ MOMENT_RULE = BrokenRule("format", "#/metadata/occurred_at")
 
 
 PrepareEvent = Callable[[Event], Event]
-"""Makes the text to judge from a stored event."""
+"""Makes the event to judge from a stored event."""
 
 
 class Failure(Struct, frozen=True):
@@ -60,7 +60,7 @@ class EventJudge(Struct, frozen=True, kw_only=True):
     _queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def find_failures(self, texts: Sequence[bytes]) -> Iterator[Failure]:
-        """The events that fail."""
+        """The events among these texts that fail."""
         doubtful = list(self.text_check.find_doubtful(texts, [MAX_STEPS]))
         if not doubtful:
             return

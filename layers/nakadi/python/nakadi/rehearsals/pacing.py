@@ -2,7 +2,7 @@
 
 One thread of Python computes at a time. Servers make Python switch threads each half a millisecond (`tune_interpreter`
 in `http/server.py`), so an event loop never waits longer than that, unless a single call takes longer. But a thread
-that always computes would take half of the loop's time. So it sleeps for as long as it has computed.
+that computes all the time would take half of the loop's time. So such a thread sleeps for as long as it has computed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# Shorter turns would cost more: after each pause, the caches of the processor have been used by others.
+# Shorter turns would cost more, because during each pause other work fills the caches of the processor.
 MAX_SECONDS_AT_ONCE = 0.005
 
 
@@ -25,7 +25,9 @@ class Pacer:
         self._paused_at = cpu_seconds()
 
     def give_way(self) -> None:
-        """Pause for as long as the thread has computed since the last pause, if that was long enough."""
+        """Pause for as long as the thread has computed since the last pause, if that was longer than
+        `MAX_SECONDS_AT_ONCE`.
+        """
         spent = self._cpu_seconds() - self._paused_at
         if spent >= MAX_SECONDS_AT_ONCE:
             self._pause(spent)

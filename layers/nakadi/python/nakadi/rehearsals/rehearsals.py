@@ -1,7 +1,7 @@
 """Starts, shows and removes rehearsals.
 
-The process that receives a request runs the rehearsal in a thread. Its state is a document of the registry, which every
-process can show or remove.
+The process that receives a request runs the rehearsal in a thread. The state of a rehearsal is a document of the
+registry, which every process can show or remove.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RehearsalDraft(Struct, frozen=True, kw_only=True):
 
 
 class ShownRehearsal(Struct, frozen=True, kw_only=True):
-    """A rehearsal with the events of its samples; None for an event that is too long, or is gone."""
+    """A rehearsal with the events of its samples; None for an event that is too long or no longer stored."""
 
     event_type: EventType
     rehearsal: Rehearsal
@@ -224,7 +224,8 @@ class Rehearsals:
         return job, rehearsal.id
 
     def _pause(self, seconds: float) -> None:
-        # Waiting for the event takes twice as much CPU time, and most pauses last half a millisecond.
+        # Short pauses sleep: waiting for the event would take twice as much CPU time, and most pauses last half a
+        # millisecond.
         if seconds < SHORT_PAUSE_SECONDS:
             self._clock.sleep(seconds)
         if self._stopping.wait(0.0 if seconds < SHORT_PAUSE_SECONDS else seconds):
@@ -271,7 +272,7 @@ class Rehearsals:
     def _readable_samples(
         self, event_type: EventType, samples: Sequence[Sample], subject: Subject
     ) -> Iterator[tuple[Sample, bytes | None]]:
-        """The samples that a subject may read. A sample that is gone from the log has no text."""
+        """The samples that a subject may read. A sample that the log no longer has comes without its text."""
         may_read = self._may_read_as(subject)
         for sample in samples:
             record = self._find_record(event_type, sample)

@@ -2,7 +2,8 @@
 
 A type of msgspec can express much of a schema, and converting events to it takes a third of the time that code
 generated for the schema takes. Code generated from parts of the schema then checks the rules that a type cannot
-express. A value that the check does not accept may still be valid: then the code for the whole schema decides.
+express. A value that the check does not accept may still be valid: the code for the whole schema then decides whether
+it is.
 
 A type checks each value once, and no value twice, so its time is bounded by the size of the events.
 """
@@ -23,16 +24,17 @@ from nakadi.schemas.untyped_parts import AcceptsValue, PartKey, PathStep, Untype
 from nakadi.schemas.values import RemainingSteps, StepsExhausted
 
 CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
-"""Makes functions of parts of one schema, which refer to it."""
+"""Makes a function of each of these parts, which belong to one schema and may refer to its definitions."""
 
-# The memory that the type's values may take: as much as their parsed form.
+# How much memory the values of the type may take: as much as their parsed form.
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
-# The limit for all attempts at a batch. They take a hundredth of a second at worst: slower work waits for its turn.
+# The limit of steps for all quick checks of a batch, which take a hundredth of a second at worst. Slower work waits for
+# its turn.
 MAX_STEPS = 200_000
 
-# These members are not part of the schema, but are also required of events.
+# These rules for metadata are not part of the schema, but events must meet them too.
 _MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
 
 
@@ -51,7 +53,7 @@ class PartCheck(Struct, frozen=True):
         return all(map(self.accepts_value, values, repeat(steps)))
 
     def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> Sequence[int]:
-        """The indexes of the values that are not certainly valid, perhaps only because there are too few steps."""
+        """The indexes of the values that are not certainly valid, perhaps only because the steps were used up."""
         try:
             if self.lines is not None and self.lines.accepts(values, steps):
                 return ()
@@ -81,7 +83,7 @@ class BatchCheck(Struct, frozen=True):
         return sum(text.count(b"{") for text in texts) <= self.max_objects
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
-        """Whether all of these are certainly valid. Without enough steps, validity is not certain."""
+        """Whether all of these events are certainly valid. If the steps are used up, this is not certain."""
         try:
             msgspec.convert({"events": events}, self.type)
             return all(part.accepts_values(values_at(part.path, events), steps) for part in self.checks_of_parts)
@@ -98,7 +100,7 @@ def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, h
     schemas: dict[PartKey, Mapping[str, Any]] = {each.key: each.schema_to_check() for each in parts}
     accepts_by_part = dict(zip(schemas, compile_parts(list(schemas.values())) if schemas else (), strict=True))
     batch_type = msgspec.defstruct("Batch", [("events", list[made.type])])  # type: ignore[name-defined]  # made here
-    # Prepares the type while no other thread has it.
+    # This makes msgspec prepare the type while no other thread uses it.
     msgspec.convert({"events": ()}, batch_type)
     return BatchCheck(
         batch_type,

@@ -1,8 +1,8 @@
 """The differences between two schemas.
 
 Each comparison of two nodes is a generator: it yields the changes that it sees, and the pairs of inner schemas to
-compare at that point. A single loop follows the pairs, so that no schema is too deep, and the changes come in the order
-of the schema.
+compare at that point. A single loop follows the pairs instead of recursion, so that no schema is too deep, and the
+changes come in the order of the schema.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class _SchemaComparison:
     def changes(self) -> Iterator[SchemaChange]:
         """Follow the comparisons, innermost first.
 
-        A pair whose comparison is in progress is not compared again, nor is one without changes: parts that a schema
-        uses many times are compared once. A pair that a reference reaches differs from the same pair at its own place,
-        so its changes are reported twice.
+        A pair whose comparison is in progress is not compared again. Nor is a pair without changes, so parts that a
+        schema uses many times are compared once. A pair that a reference reaches differs from the same pair at its own
+        place, so its changes are reported twice.
         """
         root = SchemaPair(self._old.root, self._new.root, ROOT_PATH)
         stack = [_OpenComparison(root, ("", ""), self._compare(root))]
@@ -102,7 +102,7 @@ class _SchemaComparison:
                     top.unchanged = False
                     yield change
                 case pair if _pair_visit(pair, top.references) in under_way:
-                    # Only an outer comparison knows whether there is a change.
+                    # Whether the pair has a change is known only when an outer comparison ends.
                     top.unchanged = False
                 case pair if _pair_identity(pair) not in same:
                     stack.append(_OpenComparison(pair, top.references, self._compare(pair)))
@@ -148,12 +148,14 @@ PairVisit = tuple[PairIdentity, FollowedReferences]
 
 
 def _pair_identity(pair: SchemaPair) -> PairIdentity:
-    """The identity of a pair. Both schemas live as long as it is used, so no other objects can have their ids."""
+    """The identity of a pair. Both schemas live as long as the identity is used, so no other objects can have their
+    ids.
+    """
     return id(pair.old), id(pair.new)
 
 
 def _pair_visit(pair: SchemaPair, references: FollowedReferences) -> PairVisit:
-    """A pair, and the references that led to it: its own, or the enclosing pair's."""
+    """A pair, and the references by which it was reached: its own or, without any, those of the enclosing pair."""
     return _pair_identity(pair), pair.references or references
 
 

@@ -1,8 +1,9 @@
 """Conditions on events, such as `data.order.total > 100 and metadata.event_type == "x"`.
 
 The command line shows only events that meet a condition (`nakadi tail --where`), and sinks receive only such events
-(`filter`). A condition is parsed into functions; it never runs as Python. Numbers compare with numbers and texts with
-texts. A comparison of different kinds is false, and so is one with a missing field, except with `!=`.
+(`filter`). A condition is parsed into functions; it never runs as Python. Numbers are compared with numbers, and texts
+with texts. A comparison of values of different kinds is false, and so is one with a missing field, unless the operator
+is `!=`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Token:
 
 
 class _Parser:
-    """or > and > not > comparison > path, literal or parentheses."""
+    """Parses a condition by recursive descent: or > and > not > comparison > path, literal or parentheses."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -122,7 +123,7 @@ class _Parser:
         try:
             number: int | float = json.loads(token.text)
         except ValueError:
-            # The text is no number: for example 007, digits of other scripts, or thousands of digits.
+            # The text is not a number of JSON: it may be 007, have digits of other scripts, or thousands of digits.
             raise _syntax_error(self._text, token.at, "a number as in JSON") from None
         return number
 

@@ -16,7 +16,7 @@ from nakadi.model.outcomes import Invalid
 class SchemaPath(Struct, frozen=True):
     """A path in a schema, as its last step and the path before it.
 
-    It is written out only in an answer: names may be long, and many paths share their first names.
+    It becomes a text only for an answer, because names may be long, and many paths begin with the same names.
     """
 
     step: str = ""
@@ -100,7 +100,7 @@ class SchemaDocument(Struct, frozen=True):
         return cls(root, draft_or_none(root) or Draft.FOUR)
 
     def find_target(self, reference: str) -> RawSchema | None:
-        # A reference may be long, and may be followed many times.
+        # The target is cached, because a reference may be long, and may be followed many times.
         if reference not in self._target_by_reference:
             self._target_by_reference[reference] = self._find_target(reference)
         return self._target_by_reference[reference]
@@ -135,7 +135,7 @@ def value_at_step(value: Any, step: str) -> Any:
     return None
 
 
-# Where the schemas within a schema are: under names, in a list, or alone (though `items` may also be a list).
+# The keywords whose values have schemas: under names, in a list, or a single one (though `items` may also be a list).
 KEYWORDS_WITH_NAMED_SCHEMAS = ("properties", "patternProperties", "dependencies")
 COMBINATOR_KEYWORDS = ("allOf", "anyOf", "oneOf")
 KEYWORDS_WITH_ONE_SCHEMA = ("items", "additionalItems", "additionalProperties", "not")
@@ -175,7 +175,8 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, t
 def count_schema_values(schema: Any) -> int:
     """The cost of checking a schema without inner ones: its keywords and their lists.
 
-    Allowed values are counted with all their content, and a schema for several types becomes one for each.
+    Allowed values are counted with all their content, and the cost of a schema for several types is counted for each
+    type.
     """
     if not isinstance(schema, Mapping):
         return 1
@@ -235,7 +236,8 @@ _KEYWORDS_WITH_NAMED_SCHEMAS_OR_DEFINITIONS = frozenset(
 )
 _KEYWORDS_TO_CLOSE = ("properties", "definitions", "dependencies", "items", *COMBINATOR_KEYWORDS)
 
-# Keywords that a data event's envelope takes over from its owner's schema, because they describe the whole document.
+# Keywords of the registered schema that move to the root of the schema for data events, because they describe the whole
+# document.
 _ROOT_KEYWORDS = ("$schema", "definitions")
 
 
@@ -286,8 +288,8 @@ def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
 
 
 def _with_root_resolved(schema: Schema) -> Schema:
-    """If the root refers to another schema, return that one: keywords next to a reference do not count, not even
-    metadata.
+    """If the root refers to another schema, return that one: keywords next to a reference are ignored, even a
+    definition of `metadata`.
     """
     document, target = SchemaDocument.from_root(schema), schema
     seen: set[str] = set()
@@ -316,7 +318,9 @@ def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
 
 
 def _with_references_moved(schema: Schema) -> Schema:
-    """The schema with adjusted references, which keep their targets when the schema moves to the place of the data."""
+    """The schema with adjusted references, so that they keep their targets when the schema moves to the member
+    `data`.
+    """
     keywords = ("definitions", *keywords_with_schemas(SchemaDocument.from_root(schema).draft))
 
     def move_definitions(value: Any, _: str) -> Any:
@@ -338,7 +342,7 @@ def _moved_reference(reference: str) -> str:
 
 
 def schema_forbidding_additions(schema: Mapping[str, Any]) -> Schema:
-    """The schema with every object and array in it closed to members that it does not name."""
+    """The schema, in which no object or array permits members or items that it does not name."""
     for combinator in COMBINATOR_KEYWORDS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
@@ -365,7 +369,9 @@ def _subschema_forbidding_additions(value: Any, place: str) -> Schema:
 def _with_subschemas_changed(
     schema: Mapping[str, Any], keywords: tuple[str, ...], change_subschema: Callable[[Any, str], Any]
 ) -> Schema:
-    """A copy in which the schemas under these keywords are changed; `change_subschema` also gets the place of each."""
+    """A copy in which the schemas under these keywords are changed; `change_subschema` gets each schema and its
+    keyword.
+    """
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):
         match schema[keyword]:

@@ -86,7 +86,9 @@ class SchemaEvolution(Struct, frozen=True):
 
     @property
     def level(self) -> ChangeLevel:
-        """The highest level of all changes. A text without a compared difference is a patch."""
+        """The highest level of all changes. If the text differs but no compared difference is found, the level is that
+        of a patch.
+        """
         return max((each.level for each in self.changes), default=ChangeLevel.PATCH)
 
 
@@ -97,7 +99,7 @@ def judge_evolution(
     after: CompatibilityMode,
     is_forced: IsForced = never_forced,
 ) -> SchemaEvolution:
-    """Compare two schemas, and judge the changes by the mode so far, or by the change of the mode."""
+    """Compare two schemas, and judge the changes by the mode `before`, or by the change of the mode to `after`."""
     try:
         changes = find_schema_changes(old, new)
     except StepsExhausted as error:
@@ -126,7 +128,7 @@ def next_schema(
     """The event type's schema after `text` was submitted with `mode`: the same one, or one with a new version.
 
     `text` has passed `submission.parse_submitted_schema`, or is a valid Avro schema. Raises `IncompatibleSchema` if the
-    changes are not allowed: by the mode so far or, for an Avro schema, by `mode`.
+    changes are not allowed: by the present mode or, for an Avro schema, by `mode`.
     """
     if SchemaType.AVRO in (current.schema.type, schema_type):
         return next_avro_schema(current.schema, text, schema_type, mode, now)
@@ -152,7 +154,7 @@ def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
 
 
 def _forbids(before: CompatibilityMode, after: CompatibilityMode, kind: ChangeKind) -> bool:
-    """Whether the current mode, whose rules apply, or a change of the mode forbids a change."""
+    """Whether the mode `before`, or the change to the mode `after`, forbids a change of this kind."""
     if before is CompatibilityMode.NONE:
         return False
     if (before, after) == _TIGHTENING:

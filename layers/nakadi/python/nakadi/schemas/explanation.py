@@ -1,8 +1,8 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
 This code sees only events that were already refused, so it may take longer, within bounds. Whether an event is valid
-depends on everything in its schema. The explanation covers the schema's most important statement: the listed values,
-otherwise the combined schemas, otherwise a type and the keywords about values of this type.
+depends on everything in its schema. The explanation covers only the first of these that a schema has: listed values;
+combined schemas; a type with the keywords about values of that type.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, spend_steps
 
 Schema = Mapping[str, Any]
 AcceptsPart = Callable[[Schema, Any, RemainingSteps], bool]
-"""Whether a value is valid according to a part of the schema. Each part is compiled when it is needed first."""
+"""Whether a value is valid according to a part of the schema. Each part is compiled at its first use."""
 
-# An event may be nested deeper than Python can call; violations so deep inside help no reader.
+# The deepest level of an event in which violations are searched for: events may be nested deeper than Python can call,
+# and violations there help no reader.
 _MAX_EXPLANATION_LEVELS = 100
 
-# The code for a part contains the code for its inner parts, so each of these levels can add the whole code once more.
+# The code for a part contains the code for its inner parts, so each further level can add as much code as the whole
+# schema has.
 _MAX_LEVELS_OF_PARTS = 4
 
-# The first number is enough for nearly every event, and takes milliseconds; the second is enough for lists of thousands
-# of objects.
+# The steps of a short explanation are enough for nearly every event, and take milliseconds; those of a long one are
+# enough for lists of thousands of objects.
 SHORT_EXPLANATION_MAX_STEPS = 100_000
 LONG_EXPLANATION_MAX_STEPS = 5_000_000
 
@@ -101,14 +103,14 @@ class _ViolationExplainer:
         self._patterns = patterns
         self._steps = steps
         self._accepts_part = accepts_part
-        # Separate steps: steps that are spent in vain do not reduce those of the search.
+        # The checks of parts have their own steps, so that they do not use up those of the search.
         self._steps_of_parts = [steps[0]]
         self._level = 0
-        # If a part was not searched to its end, finding no violation there means nothing.
+        # False once a part was not searched to its end: finding no violation there then means nothing.
         self._is_exhaustive = True
 
     def find_violation(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
-        """All violations of one schema combined; None if there is none, or none that is worth the search."""
+        """All violations of a schema, combined into one; None if there is none, or none was found within the steps."""
         if self._is_known_to_be_valid(schema, value):
             return None
         return self._combine_violations(self._schema_violations(schema, value, pointer), pointer)
@@ -135,7 +137,7 @@ class _ViolationExplainer:
         """Collect the violations that are found before the steps run out."""
         found = []
         try:
-            # Pointers to deep places, and to places under long names, are long, and each place needs its own pointer.
+            # Each place needs its own pointer, which is long for deep places and for places under long names.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # violations found so far stay when the next raises
@@ -177,7 +179,7 @@ class _ViolationExplainer:
         elif not any(self._keyword_applies(each, schema) for each in _NON_COMBINATOR_KEYWORDS):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
-            # The keywords next to a combinator form one of two schemas, and the combinator is the other.
+            # The combinator and the keywords next to it are treated as two schemas that must both hold.
             pair = (
                 self._non_combinator_violations(schema, value, pointer),
                 _COMBINATOR_METHODS[combinator](self, schema, value, pointer),
@@ -187,7 +189,7 @@ class _ViolationExplainer:
                 yield SchemaViolation(pointer, _matches_only_message(len(pair) - len(causes), len(pair)), causes)
 
     def _non_combinator_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """The violations of everything that is neither a list of values nor a combinator."""
+        """The violations of all keywords other than lists of values and combinators."""
         return _violations_of_first_failing(
             self._type_violations(schema, value, pointer), self._conditional_violations(schema, value, pointer)
         )
@@ -375,7 +377,7 @@ class _ViolationExplainer:
 
 
 def _violations_of_first_failing(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
-    """The violations of the first alternative that has any; clients do not see those of the others."""
+    """The violations of the first alternative that has any; those of later alternatives are not reported."""
     for violations in alternatives:
         found = next(violations, None)
         if found is not None:
@@ -388,7 +390,7 @@ def _without_none(violations: Iterable[SchemaViolation | None]) -> tuple[SchemaV
     return tuple(each for each in violations if each is not None)
 
 
-# Each of these texts has its own pointer, which clients find after the value's pointer.
+# Each of these texts names a pointer of its own, in addition to the pointer of the value.
 
 
 def _no_match_message(number: int) -> str:

@@ -1,4 +1,5 @@
-"""The formats that are checked in events: for each name, a function that returns the fault of a text, or None.
+"""The formats that are checked in events: for the name of each format, a function that returns the fault of a text, or
+None.
 
 Other names (`uuid`, `date`, `time`, …) are documentation. Every check takes at most time in proportion to the text.
 
@@ -43,7 +44,7 @@ _TIMESTAMP_PART_PATTERNS = tuple(
         ("hour", r"\d\d"),
         ("", ":"),
         ("minute", r"\d\d"),
-        # Missing parts that ISO 8601 makes optional are reported only if everything else is correct.
+        # These parts are optional in ISO 8601, so a missing one is reported only if everything else is correct.
         ("second", r"(?::\d\d(?:\.\d{0,9})?)?"),
         ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
@@ -78,7 +79,7 @@ def _shorten_for_message(text: str) -> str:
 
 
 def _timestamp_form_problem(text: str, parts: dict[str, str]) -> str | None:
-    """The place where a text departs from the form of a moment; puts its parts into `parts`."""
+    """The place where a text departs from the form of a moment; the parts that were read are put into `parts`."""
     at = 0
     for name, pattern in _TIMESTAMP_PART_PATTERNS:
         part = pattern.match(text, at)
@@ -91,7 +92,7 @@ def _timestamp_form_problem(text: str, parts: dict[str, str]) -> str | None:
 
 def _timestamp_range_problem(parts: dict[str, str]) -> str | None:
     for name, field, values, valid_range in _TIMESTAMP_RANGES:
-        # A second comes with its colon and its fraction.
+        # The part for the second includes its colon and its fraction.
         value = int(parts[name].removeprefix(":").partition(".")[0] or 0)
         if value not in values:
             return f": Invalid value for {field} (valid values {valid_range}): {value}"
@@ -101,7 +102,7 @@ def _timestamp_range_problem(parts: dict[str, str]) -> str | None:
 def _day_problem(year: int, month: int, day: int) -> str | None:
     if month == 2 and day == 29:
         return None if calendar.isleap(year) else f": Invalid date 'February 29' as '{year}' is not a leap year"
-    # Any year that is not a leap year works here: the 29th of February has been handled.
+    # The year may be any that is not a leap year, because the 29th of February was handled above.
     return None if day <= calendar.monthrange(2001, month)[1] else f": Invalid date '{_MONTH_NAMES[month]} {day}'"
 
 
@@ -244,15 +245,15 @@ USUAL_FORMS: Mapping[str, str] = {
 }
 """Regular expressions of texts that have these formats for certain, and hold no line break."""
 
-# The other checks look at a few hundred characters at most.
+# The other checks need no steps, because they look at a few hundred characters at most.
 FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
 
 
 # The bytes that RE2 may use for one pattern, for its instructions and for its caches while it searches.
 _RE2_MEMORY_BYTES = 256 * 1024
 
-# A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. A pattern may use this much if the schema
-# has few others.
+# A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. A pattern may use this many bytes if the
+# schema has few other patterns.
 _LARGE_RE2_MEMORY_BYTES = 4 * 1024 * 1024
 _REPETITION_OPERATOR_PATTERN = re.compile(r"[{?*+|]")
 _MAX_OPERATORS_OF_LARGE_PATTERN = 6
@@ -292,13 +293,13 @@ class Pattern:
     def __init__(self, text: str, regexp: re2._Regexp) -> None:
         self.text = text
         self.instruction_count: int = regexp.programsize
-        # The wrapper creates an object for each match. The wrapped pattern only finds the place, in less than half the
-        # time.
+        # The wrapper creates an object for each match. The pattern inside it only finds the place, in less than half
+        # the time.
         self._search = regexp._regexp.Match  # noqa: SLF001
 
     def is_found_in(self, text: str, steps: RemainingSteps) -> bool:
-        """Whether the pattern occurs in a text. A search that could take long does not begin without the steps for the
-        worst case.
+        """Whether the pattern occurs in a text. A search that could take long begins only if the steps are enough for
+        the worst case.
         """
         subject = text.encode("utf-8", "surrogatepass")
         return self._search_within(steps, subject, self._worst_steps(subject))
@@ -310,7 +311,8 @@ class Pattern:
         steps[0] -= worst
         if steps[0] < 0:
             raise StepsExhausted
-        # The worst case is rare. If its steps would be far too many for ordinary searches, the search is timed instead.
+        # The worst case is rare. If it takes far more steps than ordinary searches, the search is timed, and the time
+        # it took is counted.
         begun = None if worst <= _MAX_UNMEASURED_SEARCH_STEPS else time.thread_time()
         # Spans of groups with names follow the span of the whole, although nothing is captured.
         (start, _), *_ = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
@@ -330,8 +332,8 @@ class Lines(Protocol):
 
 
 class EidLines:
-    """Checks texts against the pattern of `eid`, which every event has: compares their shape after replacing all
-    hexadecimal digits with one.
+    """Checks texts against the pattern of `eid`, which every event has: it replaces all hexadecimal digits with 0, and
+    then compares the shape of the texts.
     """
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
@@ -342,7 +344,7 @@ class EidLines:
         except TypeError:
             return False
         spend_steps(steps, len(subject) // _EID_BYTES_PER_STEP)
-        # A text with a line break would produce more lines than texts.
+        # A text with a line break would make the result longer than that of the texts.
         return subject.translate(_HEX_TO_ZERO) == _EID_SHAPE * len(texts)
 
 
@@ -352,7 +354,7 @@ _EID_BYTES_PER_STEP = 32
 
 
 class LinesPattern(Pattern):
-    """Texts that are checked for a pattern at once."""
+    """Checks many texts for a pattern at once, one per line."""
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -410,7 +412,7 @@ def _regex_of_line(pattern: str) -> str | None:
     outside = _PATTERN_CLASS_OR_ESCAPE.sub("", body)
     while outside != (outside := _PATTERN_GROUP.sub("", outside)):
         pass
-    if "|" in outside and (beginning or end):  # an anchor would belong to only one alternative
+    if "|" in outside and (beginning or end):  # an anchor would apply to only one of the alternatives
         return None
     return f"{'' if beginning else '.*'}(?:{body}){'' if end else '.*'}"
 
@@ -451,7 +453,7 @@ def compile_pattern(text: str) -> Pattern:
     except re2.error as error:
         raise BadPattern(_java_pattern_error_reason(error)) from error
     finally:
-        # RE2's module would keep the last patterns that were used; each may be megabytes.
+        # Otherwise RE2's module would keep the patterns that were used last, each of which may take megabytes.
         re2.purge()
 
 
@@ -481,7 +483,7 @@ def _java_pattern_error_reason(error: re2.error) -> str:
     if reason == _RE2_TRAILING_BACKSLASH_REASON:
         colon = ":"
     reason = _JAVA_REASON_BY_RE2_REASON.get(reason, reason)
-    # A lookbehind begins like the name of a group, and the Java form reads no further.
+    # A lookbehind begins like a named group, and the Java form of RE2 reports only that beginning.
     fragment = "(?<" if fragment.startswith(("(?<=", "(?<!")) else fragment
     return f'{reason} "{fragment}"' if colon else reason
 

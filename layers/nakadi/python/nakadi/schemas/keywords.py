@@ -1,4 +1,4 @@
-"""Checks that need not look inside a value, as one boolean expression in Python.
+"""Makes checks that need not look inside a value: each is one boolean expression in Python.
 
 Generated code refers to constants by generated names; the words of a schema never become code.
 """
@@ -83,8 +83,8 @@ _COST_OF_MULTIPLE_OF = 100
 _COST_OF_FORMAT = 40
 _STEPS_PER_FORMAT_CHARACTER = 2
 
-# Every event has an id, and its pattern is always the same: it takes little time on any text, and `re` is faster to
-# call than RE2.
+# Every event has an id, and its pattern is always the same: this pattern takes little time on any text, so `re` is
+# safe, and faster to call than RE2.
 _matches_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 
@@ -138,7 +138,9 @@ def _enum_checks(
 
 
 def _equals_one_of_check(allowed: list[Any], value: str, constants: CodeConstants, is_text: bool) -> CodeCheck:
-    """Check that a value is a text before looking it up among texts: not every value is hashable."""
+    """A check that the value is one of the allowed values. Before a value is looked up among texts, it must be a text,
+    because not every value is hashable.
+    """
     texts = [each for each in allowed if isinstance(each, str)]
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
     tests = [f"{value} is None"] if None in allowed else []
@@ -154,7 +156,7 @@ def _equals_one_of_check(allowed: list[Any], value: str, constants: CodeConstant
 
 
 def _steps_to_compare(value: Any) -> int:
-    """The steps that are enough to compare a value with one in the schema."""
+    """The steps that are enough to compare any value with this value of the schema."""
     if isinstance(value, dict):
         return 4 * len(value) + sum(map(_steps_to_compare, value.values()))
     return len(value) + sum(map(_steps_to_compare, value)) if isinstance(value, list) else 0
@@ -203,7 +205,9 @@ def _number_checks(schema: Schema, value: str, constants: CodeConstants) -> list
 
 
 def _bound_check_maker(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, CodeConstants], CodeCheck]:
-    """In the oldest draft, a flag makes a bound exclusive; the others have a separate keyword."""
+    """A function that makes the check of a bound. In the oldest draft, a flag makes a bound exclusive; later drafts
+    have a separate keyword for that.
+    """
 
     def check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
         relation = sign if schema.get(exclusive) is True else f"{sign}="
@@ -261,7 +265,9 @@ _FOUND_TYPE_NAMES = {
 
 
 class BrokenRule(NamedTuple):
-    """A keyword that events violate, and where: in `path`, `*` is any index of a list, or a name that is a number."""
+    """A keyword that events violate, and where. In `path`, `*` stands for any index of a list, and for any name that is
+    a number.
+    """
 
     rule: str
     path: str
@@ -277,9 +283,9 @@ class SchemaViolation(Struct, frozen=True):
     text: str
     causes: tuple[SchemaViolation, ...] = ()
     count: int = 0
-    """The number of violations in this one; 1 if it has no causes."""
+    """The number of violations that this one combines; 1 if it has no causes."""
     rule: str = ""
-    """The keyword that is violated; empty for one that only holds others together."""
+    """The keyword that is violated; empty for a violation that only combines others."""
     member: str | None = None
     """The member that is missing or not permitted, if the violation is about one."""
 
@@ -340,7 +346,7 @@ def quoted_value(value: Any, steps: RemainingSteps) -> str:
 
 
 def _truncated_value(value: Any, room: list[int], steps: RemainingSteps) -> Any:
-    """A shortened value, which is written like this one as far as the message has room."""
+    """A shortened value, which has the same text as the whole value, as far as the message has room."""
     if isinstance(value, str):
         room[0] -= min(len(value), _MAX_QUOTED_VALUE_CHARACTERS + 1)
         return value[: _MAX_QUOTED_VALUE_CHARACTERS + 1]
@@ -458,7 +464,7 @@ def _uniqueness_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: Rem
     return "array items are not unique" if broken else None
 
 
-# For clients, these keywords are the whole schema: if the value does not match, nothing else is reported.
+# If a value does not match one of these keywords, no other violation of the schema is reported.
 REASON_FINDERS_FOR_ALLOWED_VALUES: Mapping[str, FindReason] = {"enum": _enum_reason, "const": _const_reason}
 
 # The keywords, in the order in which violations are reported.

@@ -4,10 +4,10 @@ definitions that each name the previous one twice require a million checks, in l
 levels of properties whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at
 any depth, is checked against more schemas.
 
-* All alternatives count, because an event can be made that fails each of them at its very end.
-* A name may match all of the patterns.
-* A schema that contains itself is followed once around. It may do so in several alternatives, of which mostly one is
-  taken; but if a value is checked against it twice, the number doubles with each level of an event.
+* All alternatives count, because an event can be made that fails each of them at its very end. * A name may match all
+of the patterns. * A schema that contains itself is followed once around the cycle. It may contain itself in several
+alternatives, of which mostly one is taken; but if a value is checked against it twice, the number doubles with each
+level of an event.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_schema_length(text: str) -> None:
 def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
     """Raises `Invalid` if the schema is nested too deeply, or has too many values.
 
-    Additions to the owner's schema do not count.
+    The additions of the broker are allowed on top of these limits.
     """
     patterns: set[str] = set()
     for number, (depth, value) in enumerate(_values_with_depth(schema), start=1):
@@ -77,8 +77,7 @@ def _check_at_most(what: str, found: int, most: int) -> None:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
 
 
-# The same number as the values that a schema may have. A schema without references cannot contain more schemas than
-# values.
+# As many as a schema may have values, so that a schema without references never expands too far.
 MAX_SCHEMAS_PER_VALUE = 10_000
 
 MAX_EXPANSION_STEPS = 300_000
@@ -213,7 +212,8 @@ class _SchemaExpansion:
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
                     self._check_recursion_of_schema(each)
-            # Only now, because schemas of the same cycle count as zero until their counts are known.
+            # The counts are stored only here, because schemas of the same cycle count as zero until all of them are
+            # known.
             self._largest_count_by_schema_id.update({each: self._counts_of(each).largest_count() for each in circle})
         return max(self._largest_count_by_schema_id.values())
 
@@ -281,7 +281,9 @@ def _own_counts(
 
 
 def _groups_of_mutual_references(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """The schemas in groups that contain each other; the targets of a group come before it (Tarjan's algorithm)."""
+    """The schemas in groups that contain each other; each group comes after the groups that it refers to (Tarjan's
+    algorithm).
+    """
     low: dict[int, int] = {}
     done: set[int] = set()
     open_: list[int] = []

@@ -1,6 +1,6 @@
-"""Schemas by their kinds. Every schema is of exactly one kind, which determines the keywords to compare; all others are
-ignored. A node has its own keywords; its inner schemas stay as written and are classified later, so that a schema may
-contain itself.
+"""Schemas by their kinds. Every schema is of exactly one kind, which determines the keywords to compare; all other
+keywords are ignored. A node has its own keywords; its inner schemas stay as written and are classified later, so that a
+schema may contain itself.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
 
 
 def _parse_combination_schema(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> CombinationNode:
-    """Parse a combinator. The keywords next to it form one more schema that must hold."""
+    """The node for a combinator. The keywords next to it form one more schema that must hold."""
     combinator = next(each for each in COMBINATOR_KEYWORDS if each in schema)
     beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != combinator}
     if "type" not in beside and _type_implied_by_keywords(beside, draft) in ("not", "nothing"):
@@ -228,7 +228,7 @@ _NODE_PARSER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], Sc
 }
 
 
-# A path through a recursive schema may have any length; paths longer than this lead nowhere.
+# The longest path that is searched for, because a path through a recursive schema may have any length.
 MAX_PATH_SEGMENTS = 64
 
 # Definitions that refer to each other several times unfold into more schemas than can be searched.

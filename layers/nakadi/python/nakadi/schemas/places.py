@@ -44,7 +44,7 @@ class Place(Struct, frozen=True):
 
 
 def place_of(root: Mapping[str, Any], steps: Sequence[str]) -> Place | None:
-    """Where the path of a change leads in a document; None if something on the way is missing.
+    """Where the path of a change leads in a document; None if a step of the path is missing in the document.
 
     Two steps of such a path are not names in the document. `$ref` leads to a definition. Keywords next to a combinator,
     or several types, are compared as members of a list that appears in neither document.

@@ -1,13 +1,13 @@
 """Reduces the text of events to the members that are read.
 
-Kept parts are copied unchanged; only the names in the reduced objects are written again, in the order of the paths.
-Lists are transparent, as in paths: each item is cut. If a path continues and the event has neither an object nor a
+Parts that are kept are copied unchanged; only the names in reduced objects are written anew, in the order of the paths.
+Lists are transparent, as in paths: each item is reduced. If a path continues and the event has neither an object nor a
 list, the result has null, because nobody reads that value.
 
 There are two ways to the same result. msgspec decodes most events into a type with only the wanted members, and skips
 the rest without creating values. An event that does not fit the type, such as one with a number instead of an object,
-is taken apart object by object, which takes four times as long: too long for streams of old events. The same holds for
-every event of a projection with very many objects, whose type would take too long to create.
+is reduced object by object. That takes four times as long, which is too long to be the only way for streams of old
+events. The same holds for every event of a projection with very many objects, whose type would take too long to create.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from msgspec import UNSET, Raw, UnsetType
 from nakadi.schemas.read_paths import ReadPath
 
 MAX_OBJECTS_IN_TYPE = 200
-"""The largest number of objects in a type: creating the type of each takes a twentieth of a millisecond, in which the
-streams of the process wait."""
+"""The largest number of objects in a type: creating the type of each takes a twentieth of a millisecond, during which
+the streams of the process wait."""
 
 _NULL = Raw(b"null")
 
@@ -55,8 +55,8 @@ class Projection:
     def cut_all(self, events: bytes, ends: Sequence[int]) -> list[bytes]:
         """Reduce several events, whose text has commas between them, and which end at `ends`.
 
-        One call for all of them takes a sixth less time than a call for each. If one does not fit, they are cut one by
-        one.
+        One call for all of them takes a sixth less time than a call for each. If one of them does not fit, they are
+        reduced one by one.
         """
         if self._decoders is not None:
             try:
@@ -64,7 +64,7 @@ class Projection:
             except (msgspec.DecodeError, RecursionError):
                 pass
             else:
-                # Texts that are not JSON could together form another number of values.
+                # Texts that are not JSON by themselves could together form another number of values.
                 if len(found) == len(ends):
                     return list(map(_encode, found))
         begins = [0, *[end + 1 for end in ends]]
@@ -104,7 +104,7 @@ class _KeptObject:
             listed = list[members]  # type: ignore[valid-type]  # it is made here
             return _Decoders(msgspec.json.Decoder(members).decode, msgspec.json.Decoder(listed).decode)
         except ValueError:
-            # A Struct has no members whose names are written with escapes.
+            # A Struct cannot have members whose names need escapes.
             return None
 
     def make_type(self) -> Any:
@@ -125,7 +125,7 @@ class _KeptObject:
             case b"[":
                 return [self.cut(each) for each in _split_list(value)]
             case _:
-                # Any other text counts only if it is JSON.
+                # Any other text is kept only if it is JSON.
                 msgspec.json.decode(value)
                 return _NULL
 

@@ -1,7 +1,7 @@
 """Proposes a schema that would be accepted, as close as possible to one that was refused.
 
 Each refused change is taken back where it was made: the part of the old schema returns to its place, and the rest of
-the submitted schema stays. Changes that are then still refused are undone one level further out, and finally at the
+the submitted schema stays. Changes that are still refused are then undone at the enclosing schema, and finally at the
 root.
 """
 
@@ -56,7 +56,7 @@ def _repair_object(
         for change in refused[:MAX_REPAIRS_PER_ROUND]:
             repair.take_back(change, widened_by=repairs_by_path[change.path.text])
             repairs_by_path[change.path.text] += 1
-        # Only sound schemas can be compared.
+        # The check comes first, because only valid schemas can be compared.
         check(repair.schema)
     return None
 
@@ -69,7 +69,7 @@ class _Repair:
         self.schema = schema
 
     def take_back(self, change: SchemaChange, *, widened_by: int) -> None:
-        """Undo a change. `widened_by` says how many attempts at the same place were not enough."""
+        """Undo a change. `widened_by` is the number of earlier attempts at the same place that were not enough."""
         if widened_by == 0 and self._undo_within_schema(change):
             return
         steps = change.path.steps
@@ -86,7 +86,9 @@ class _Repair:
                 return
 
     def _undo_within_schema(self, change: SchemaChange) -> bool:
-        """Undo a change and preserve more of the submitted schema than by inserting the old one."""
+        """Undo a change in a way that keeps more of the submitted schema than inserting the old schema would. Return
+        whether this was possible.
+        """
         steps = change.path.steps
         before, now = place_of(self._old.root, steps), place_of(self.schema, steps)
         if change.kind in KEYWORDS_BY_KIND:

@@ -1,8 +1,8 @@
 """A schema's statements about the members of events that subscriptions read, and the effect of a schema change on them.
 
 A value may be described by several schemas at once (`allOf`, keywords beside a combinator) or by one of several
-(`anyOf`, `oneOf`, a list of types). So a member is described by a shape: a schema, or several of which all or any hold.
-Lists are transparent: a list has the members of its items.
+(`anyOf`, `oneOf`, a list of types). So a member is described by a shape: one schema, or several schemas, of which all
+or any must hold. Lists are transparent: a list has the members of its items.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_STEPS_TO_MEMBER = 1000
 # Definitions that refer to each other unfold into more schemas than can be compared.
 MAX_STEPS = 300_000
 MAX_DEPTH = 100
-# Nobody reads a longer list.
+# A longer list would help no reader.
 MAX_CHANGES = 100
 MAX_LISTED_MEMBERS = 1_000
 
@@ -64,7 +64,7 @@ _Shape = Mapping[str, Any] | bool | _AllOf | _AnyOf
 
 
 def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths that match nothing in a schema. Raises `Invalid` if that is unknown."""
+    """The paths that lead to no member of a schema. Raises `Invalid` if it takes too long to find them."""
     search = MemberSearch(effective_schema, [MAX_STEPS])
     try:
         return tuple(each for each in paths if not search.declares(parse_read_path(each)))
@@ -91,8 +91,8 @@ def find_read_changes(
 ) -> tuple[ReadChange, ...]:
     """The effects of a schema change on the members that are read, at most `MAX_CHANGES` of them.
 
-    Paths that the old schema does not have are not affected. `steps` are spent; paths for which none are left may have
-    changed.
+    Paths that the old schema does not have are not affected. The search spends `steps`; paths for which no steps are
+    left are reported as perhaps changed.
     """
     steps = [MAX_STEPS] if steps is None else steps
     comparison = _Comparison(MemberSearch(old, steps), MemberSearch(new, steps))
@@ -103,7 +103,8 @@ def _changes_at(comparison: _Comparison, path: str) -> Iterator[ReadChange]:
     try:
         yield from comparison.changes(path)
     except StepsExhausted:
-        # This needs no refusal: a subscription that declares such a path could keep the schema unchanged.
+        # This change is a mere possibility, and is no reason for a refusal: otherwise a subscription that declares such
+        # a path could prevent all changes of the schema.
         yield _change(path, path, ReadChangeKind.UNKNOWN, "may have changed: it takes too long to compare it")
 
 
@@ -203,8 +204,8 @@ class MemberSearch:
         return list(dict.fromkeys(listed))
 
     def identity(self, shape: _Shape | None) -> tuple[int, ...]:
-        """A key that is the same for the same schemas, which live as long as the document, so no other object can have
-        their ids.
+        """A key that is the same for the same schemas. The schemas live as long as the document, so no other object can
+        have their ids.
         """
         return () if shape is None else tuple(self._schemas_in(shape))
 
@@ -259,7 +260,9 @@ class MemberSearch:
         return _AllOf((beside, *combined))
 
     def _resolve(self, schema: RawSchema) -> RawSchema:
-        """The target to which references finally lead; a reference that leads nowhere describes nothing."""
+        """The target to which references finally lead; a reference that leads nowhere counts as a schema that describes
+        nothing.
+        """
         for _ in range(MAX_DEPTH):
             if isinstance(schema, bool) or not isinstance(reference := schema.get("$ref"), str):
                 return schema
@@ -307,7 +310,9 @@ class _Comparison:
         self._new = new
 
     def changes(self, path: str) -> Iterator[ReadChange]:
-        """The changes on the way to the path; if there are none, those inside its target."""
+        """The changes of members on the way to a path and of its target; if there are none, the changes inside the
+        target.
+        """
         names = parse_read_path(path)
         if not self._old.declares(names):
             return
@@ -368,7 +373,7 @@ class _Comparison:
             old_items, new_items = self._old.item_shapes(before), self._new.item_shapes(after)
             if not old_items:
                 return frozenset()
-            # A list without a schema for its items has items of any type.
+            # `True` stands for items of any type, which a list without a schema for its items may have.
             before, after = _AnyOf(old_items), _AnyOf(new_items or (True,))
         return frozenset()
 
@@ -436,7 +441,7 @@ def changes_of_members(
     """The schema changes that cause the missing members; all changes if the cause cannot be determined.
 
     The rules of compatibility do not distinguish an integer from a fraction, so a member may also be missed without
-    such a change. Then it has changed where the old schema declares it.
+    such a change. Then the change is reported at the place where the old schema declares the member.
     """
     found = [each for each in changes if any(_is_about(path, members) for path in _touched_members(each, old, new))]
     document = SchemaDocument.from_root(old)

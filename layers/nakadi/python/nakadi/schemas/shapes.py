@@ -1,4 +1,4 @@
-"""Types of msgspec that express a schema, for objects, lists, texts and numbers as most schemas have them.
+"""Types of msgspec that express a schema, for the objects, lists, texts and numbers that most schemas have.
 
 `batch_check` converts parsed values to such a type, which succeeds only for valid values. A part of the schema that
 no type can express is checked separately: it is one of the `untyped_parts` of the type.
@@ -82,7 +82,7 @@ class MsgspecTypes:
 
     def _find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
         if id(schema) not in self._type_by_schema_id:
-            # A schema that refers to itself finds no type for itself.
+            # If the schema refers to itself, it finds this None, so it gets no type for the inner part.
             self._type_by_schema_id[id(schema)] = None
             try:
                 self._type_by_schema_id[id(schema)] = self._make_type(schema)
@@ -164,7 +164,7 @@ class MsgspecTypes:
         ]
         self._struct_count += 1
         self.max_members = max(self.max_members, len(names))
-        # Values of the type have no cycles and are not kept, so there is no garbage to collect.
+        # Values of the type have no cycles and are not kept, so the garbage collector need not track them.
         made = defstruct(
             "Shape",
             fields,
@@ -216,6 +216,6 @@ def msgspec_number_type(kind: type[int | float], schema: Mapping[str, Any]) -> A
     for bound in (least, most):
         if bound is not None and not (type(bound) in (int, float) and abs(bound) <= _MAX_EXACT_FLOAT_INTEGER):
             raise _NoMsgspecType
-    if kind is int:  # whose bounds are integers
+    if kind is int:  # the bounds of integers must be integers
         least, most = None if least is None else ceil(least), None if most is None else floor(most)
     return Annotated[kind, Meta(ge=least, le=most)]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-# Two Python frames per level, which leaves most of the interpreter's own limit to the callers.
+# Each level takes two Python frames, so this leaves most of the interpreter's limit to the callers.
 MAX_JSON_DEPTH = 200
 
 _BLANKS_PATTERN = re.compile(r"[ \t\r\n]*")
@@ -29,7 +29,7 @@ _CHARACTER_BY_ESCAPE = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS_OF_CODEPOINT = 4
 
-# A sign and the 19 digits of 2**63: anything longer is too big, without a conversion to a number.
+# A sign and the 19 digits of 2**63: any longer integer is too big, and need not be converted to a number.
 _MAX_INTEGER_DIGITS = 20
 
 
@@ -151,8 +151,8 @@ class _StrictReader:
         return int(digits, 16)
 
     def _read_character(self, unit: int) -> str:
-        """One UTF-16 unit, or two that belong together; half a pair is not a character and cannot be written as
-        UTF-8."""
+        """The character that begins with this UTF-16 unit, which is one unit or a pair. Half of a pair is an error,
+        because it cannot be written as UTF-8."""
         if not 0xD800 <= unit <= 0xDFFF:
             return chr(unit)
         low = _LOW_SURROGATE_PATTERN.match(self._text, self.at)
@@ -219,7 +219,7 @@ class _StrictReader:
         return self._text[self.at - 1]
 
     def _read_symbols(self, number: int) -> str:
-        """This number of symbols, followed by at least one more: words and escapes never end a text."""
+        """This number of symbols, followed by at least one more: words and escapes are never at the end of a text."""
         if self.at + number >= len(self._text):
             raise self._error_here("Unexpected end of data")
         self.at += number
@@ -250,8 +250,8 @@ _MAX_INTEGER_BY_SIGN = {b"": b"9223372036854775807", b"-": b"9223372036854775808
 
 
 def count_colons(text: bytes) -> int:
-    """The number of colons in an object, including those in strings. For each repeated key, a parser's result lacks at
-    least one.
+    """The number of colons in an object, including those in strings. A parser's result has fewer if a key is
+    repeated.
     """
     # Searching for one byte takes a tenth of the time of searching for several.
     escaped = len(_ESCAPED_COLON_PATTERN.findall(text)) if b"\\" in text and b"\\u003" in text else 0
@@ -271,7 +271,7 @@ def _exceeds_64_bits(sign: bytes, digits: bytes) -> bool:
 
 
 def _runs_of_19_digits(text: bytes) -> Iterator[bytes]:
-    """All runs of 19 digits and more, as part of any value."""
+    """All runs of 19 digits or more in the text, also those within strings."""
     zeros = text.translate(_DIGITS_TO_ZERO)
     at = zeros.find(_NINETEEN_ZEROS)
     while at >= 0:
@@ -285,7 +285,7 @@ JsonText = bytes | memoryview
 
 MEMORY_ESTIMATE_CHUNK_BYTES = 1024 * 1024
 
-# The memory that the parsed form takes for each of these symbols; measured, including the parser's own needs.
+# How much memory the parsed form takes for each of these symbols, as measured, including what the parser itself needs.
 OBJECT_MEMORY_BYTES = 200
 MEMORY_BYTES_BY_SYMBOL = ((b"{", OBJECT_MEMORY_BYTES), (b"[", 90), (b",", 60), (b":", 80))
 MAX_MEMORY_BYTES_PER_TEXT_BYTE = OBJECT_MEMORY_BYTES

@@ -1,7 +1,7 @@
 """Whether a schema that a client submits may be stored.
 
 In mode `compatible` the language is restricted: a few keywords, with values as draft 4 has them, and no others. If a
-value may have several forms and has none, the message names the fault of each.
+value may have several forms and has none of them, the message names its fault for each form.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def check_restricted_language(schema: Mapping[str, Any]) -> None:
 
 
 def find_schema_faults(schema: Any) -> Iterator[SchemaFault]:
-    """Every fault, with its path. A schema that is nested deeply was refused before."""
+    """Every fault, with its path. A schema that is nested too deeply was refused before this call."""
     return _schema_rule(ROOT_PATH, schema)
 
 
@@ -267,7 +267,7 @@ JSON_SCHEMA_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "n
 # How many nested schemas may apply to the same value; each is a call.
 MAX_NESTED_SCHEMAS_PER_VALUE = 100
 
-# No list in a schema is long enough to need more digits for its indices.
+# No list in a schema is so long that an index needs more digits.
 _DIGITS_OF_INDEX = 9
 
 _JAVA_TYPES_OF_SCHEMA = ("JsonObject", "Boolean")
@@ -284,7 +284,7 @@ _JAVA_TYPES_BY_KEYWORD: Mapping[str, tuple[str, ...]] = {
     "type": ("String", "JsonArray"),
 }
 
-# If a list may replace a schema, the oldest draft has no truth values.
+# Where a schema or a list is permitted, the oldest draft permits no truth value.
 _JAVA_TYPES_OF_SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
     Draft.FOUR: ("JsonObject", "JsonArray"),
     Draft.SIX: (*_JAVA_TYPES_OF_SCHEMA, "JsonArray"),
@@ -428,7 +428,9 @@ def _find_missing_member(path: SchemaPath, value: Any, step: str) -> Iterator[st
 
 
 def _check_validation_ends(document: SchemaDocument) -> None:
-    """Raise `Invalid` if a schema applies itself, directly or not, to the same value, or too many apply one another."""
+    """Raise `Invalid` if a schema applies itself, directly or through others, to the same value, or if too many nested
+    schemas apply to one value.
+    """
     applied = {id(schema): _ids_of_same_value_schemas(schema, document) for _, schema in reachable_schemas(document)}
     heights: dict[int, int] = {}
     try:

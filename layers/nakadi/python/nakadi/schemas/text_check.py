@@ -1,8 +1,9 @@
 """Checks texts of events against their schema, without parsing them to dictionaries.
 
-A check of a batch converts values that were parsed before. A caller that only wants to know whether events are valid
-can leave out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code
-checks the values that no type can express, for all events together. An event that the check doubts may still be valid.
+A `BatchCheck` converts values that were parsed before. A caller that only wants to know whether events are valid can
+leave out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code checks
+the values that no type can express, for all events together. An event that is not certainly valid by this check may
+still be valid.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Place(Struct, frozen=True):
     inner: Sequence[tuple[Step, Place]] = ()
 
     def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> set[int]:
-        """The indexes of the values at this place that are not certainly valid themselves, or contain something that is
-        not.
+        """The indexes of the values at this place that are not certainly valid, in themselves or in the values within
+        them.
         """
         found: set[int] = set()
         for check in self.checks:
@@ -81,7 +82,9 @@ class TextCheck(Struct, frozen=True):
     root: Place
 
     def find_doubtful(self, texts: Sequence[bytes], steps: RemainingSteps) -> Iterator[int]:
-        """The indexes of the events that are not certainly valid. Events were published, and so are strict JSON."""
+        """The indexes of the events that are not certainly valid. The texts are those of published events, and
+        therefore strict JSON.
+        """
         return self._find_between(texts, 0, len(texts), steps)
 
     def _find_between(self, texts: Sequence[bytes], first: int, last: int, steps: RemainingSteps) -> Iterator[int]:

@@ -57,7 +57,7 @@ class UntypedPart(Struct, frozen=True):
         if not self.keywords:
             return self.schema
         checked = {name: self.schema[name] for name in self.keywords}
-        if "properties" in checked:  # the type checks their values: here only the names matter
+        if "properties" in checked:  # the type checks the values of these members: here only the names matter
             checked["properties"] = {key: {} for key in checked["properties"]}
         return checked
 

@@ -33,7 +33,8 @@ from nakadi.schemas.submission import check_loadable, check_references_are_local
 from nakadi.schemas.untyped_parts import AcceptsValue
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
-# The size of the additions for metadata and for the envelope of data events, with a margin.
+# How many levels, and how many values, the broker's additions for metadata and for the envelope of data events have at
+# most, with a margin.
 _LEVELS_ADDED_BY_ENVELOPE = 5
 _VALUES_ADDED_BY_ENVELOPE = 100
 
@@ -88,13 +89,13 @@ class Validator:
     def _accepts_part(self, schema: Schema, value: Any, steps: RemainingSteps) -> bool:
         accepts = self._accepts_by_part.get(id(schema))
         if accepts is None:
-            # Two threads may compile it at once, with the same result.
+            # Two threads may compile a part at the same time, with the same result.
             [accepts] = self.compile_parts([schema])
             self._accepts_by_part[id(schema)] = accepts
         return accepts(value, steps)
 
     def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
-        """Functions that each check a value against a part of the schema."""
+        """For each of these parts of the schema, a function that checks a value against it."""
         return compile_validation_functions(self.document, parts)[0]
 
 
@@ -214,18 +215,18 @@ class _CodeGenerator:
             yield "\n".join(self._function_sources[start : start + _FUNCTIONS_PER_COMPILATION])
 
     def _write_functions(self) -> None:
-        """Write every function. If a function calls others, these are also generated."""
+        """Write every function that waits, and those that these functions call."""
         while self._functions_to_write:
             name, schema = self._functions_to_write.pop()
             lines = SourceLines()
             cost = self._write_function_body(schema, lines)
-            # References can multiply and form cycles, so each arrival costs a step.
+            # References can multiply and form cycles, so each call of a function costs a step.
             self._add_function(
                 name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise StepsExhausted", *lines.written]
             )
 
     def queue_function_once(self, schema: Schema) -> str:
-        """The name of the one function for a schema that several may refer to."""
+        """The name of the function for a schema. A schema to which several others refer has one function."""
         if id(schema) not in self._functions_by_schema:
             self._functions_by_schema[id(schema)] = self._new_function_name()
             self._functions_to_write.append((self._functions_by_schema[id(schema)], schema))
@@ -261,7 +262,9 @@ class _CodeGenerator:
         return self._make_check(target, value)
 
     def _applicable_keywords(self, schema: Schema) -> frozenset[str]:
-        """The keywords that this draft has, and that can matter to a value which the schema allows at all."""
+        """The keywords of a schema that its draft knows, and that can matter for a value whose type the schema
+        allows.
+        """
         matter = _COMBINING_KEYWORDS
         if _allows_type(dict, "object", schema):
             matter |= _CHECKED_OBJECT_KEYWORDS
@@ -352,8 +355,8 @@ class _CodeGenerator:
         return 1
 
     def _write_properties(self, schema: Schema, lines: SourceLines) -> int:
-        """Write the checks of properties. Required ones are fetched at once; if others are not allowed, counting the
-        known ones is enough.
+        """Write the checks of properties. Required properties are fetched without a test; if no others are allowed, it
+        is enough to count the known ones.
         """
         properties: Schema = schema.get("properties", {})
         required = dict.fromkeys(schema.get("required", ()))
@@ -393,7 +396,9 @@ class _CodeGenerator:
         return check.cost
 
     def _write_pattern_and_other_members(self, schema: Schema, lines: SourceLines) -> int:
-        """The members that a pattern matches, or none; `_write_properties` has handled all others."""
+        """Write the checks of members that match a pattern, and of those that match none and have no schema by name;
+        `_write_properties` handles the named ones.
+        """
         patterns = [
             (
                 self._constants.add_constant(self._constants.patterns.compile_once(text).is_found_in),

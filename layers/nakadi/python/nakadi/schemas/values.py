@@ -1,7 +1,8 @@
 """JSON values: the names of their types in messages, when two values are the same, and their forms as text.
 
-`1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, owners and
-messages are texts as Java and org.json make them, and they stay the same when producers and consumers migrate.
+`1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, event owners and
+messages are texts as Java and org.json make them, so that they stay the same when producers and consumers migrate from
+the original Nakadi.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def is_multiple_of(value: float, divisor: Divisor) -> bool:
         return value * divisor.denominator % divisor.numerator == 0
     scaled = value * divisor.denominator if divisor.exact_below else math.inf
     if -divisor.exact_below < scaled < divisor.exact_below:
-        # The quotient is a decimal of few digits. If it is this float, the float is written as this decimal; and if
-        # no such quotient is this float, its decimal has more places than the divisor.
+        # The nearest multiple of the divisor is a decimal of few digits. If its float is this value, the value is
+        # written as that decimal; if not, the value has more decimal places than any multiple.
         quotient = round(scaled)
         return quotient / divisor.denominator == value and quotient % divisor.numerator == 0
     return math.isfinite(value) and exact_fraction(value) % Fraction(divisor.numerator, divisor.denominator) == 0
@@ -113,7 +114,7 @@ def exact_fraction(number: float) -> Fraction:
 
 _LITERAL_TEXTS = {True: "true", False: "false", None: "null"}
 
-# The solidus of `</` is escaped, and so are two ranges that are not control characters in JSON.
+# The solidus of `</` is escaped, and so are two ranges of characters that JSON does not require to be escaped.
 _CHARACTER_TO_ESCAPE_PATTERN = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
 _JAVA_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
 
@@ -178,7 +179,7 @@ RemainingSteps = list[int]
 
 STEPS_PER_SECOND = 20_000_000
 
-# The steps for a single event that is checked alone: a thousand times the steps of a large event of an ordinary type.
+# The steps for a single event: a thousand times as many as a large event of an ordinary type needs.
 MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 
@@ -218,7 +219,9 @@ class NoValueAtPath(Exception):
 
 @lru_cache(maxsize=1000)
 def path_segments(path: str) -> tuple[str, ...]:
-    """The names of a path. Quotes protect dots, a backslash protects any symbol, an empty name ends the path."""
+    """The names of a path. A dot in quotes does not separate names, a backslash makes any symbol literal, and an empty
+    name ends the path.
+    """
     names: list[str] = []
     name, quoted = "", False
     symbols = iter(path)

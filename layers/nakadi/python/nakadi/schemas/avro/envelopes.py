@@ -10,7 +10,7 @@ from typing import Any
 
 NAMESPACE = "org.zalando.nakadi.generated.avro"
 PAYLOAD_MEMBER = "avro_payload"
-"""The member of the metadata that has the payload in Base64 if JSON cannot express all of it."""
+"""The member of the metadata that has the whole payload in Base64 if JSON cannot express all of it."""
 
 BATCH_PUBLISHING, BATCH_CONSUMPTION = "batch.publishing", "batch.consumption"
 

@@ -27,8 +27,8 @@ _CAUSES = {
 
 
 class AvroEvolution(Struct, frozen=True):
-    """The effect of an Avro schema that follows another one. `refusing` are the problems that the mode does not
-    permit.
+    """The effect of an Avro schema that follows another schema. `refusing` are the incompatibilities that the mode does
+    not permit.
     """
 
     level: ChangeLevel
@@ -37,7 +37,7 @@ class AvroEvolution(Struct, frozen=True):
 
 
 def judge_avro_evolution(current: Schema, text: str, of: SchemaType, mode: CompatibilityMode) -> AvroEvolution:
-    """Compare a valid schema with the one before it, if one of them is an Avro schema. Raises `Invalid`."""
+    """Compare a valid schema with the current one. At least one of the two is an Avro schema. Raises `Invalid`."""
     if of is not SchemaType.AVRO:
         raise Invalid(NO_WAY_BACK_MESSAGE)
     if current.type is not SchemaType.AVRO:

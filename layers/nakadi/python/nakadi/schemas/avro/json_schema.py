@@ -110,7 +110,7 @@ def _decimal_schema(form: DecimalForm) -> JsonSchema:
 
 
 def _union_schema(schemas: list[JsonSchema]) -> JsonSchema:
-    """The schema of a union. Null and a single other schema become that schema, made nullable."""
+    """The schema of a union. A union of null and one other schema becomes that schema, made nullable."""
     if len(schemas) == 1:
         return schemas[0]
     others = [each for each in schemas if each != {"type": "null"}]

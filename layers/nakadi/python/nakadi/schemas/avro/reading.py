@@ -3,10 +3,10 @@
     read = make_reader(parse_record_schema(text))
     read(AvroInput(payload, room=max_bytes))
 
-Everything is checked before it is used: a count is valid only if there is room for that many values, and a length only
-if there are that many bytes. The size of a value as JSON is counted while it is read, so a value of few bytes and many
-members ends with `TooMuchJson` instead of filling the memory. Decimals are `Decimal` objects, which `write_decimal`
-writes as JSON.
+Everything is checked before it is used: a count of values is valid only if that many may still be read, and a length
+only if that many bytes are left. The size of a value as JSON is counted while it is read, so a value that has few bytes
+and very many members raises `TooMuchJson` before it fills the memory. Decimals are `Decimal` objects, which
+`write_decimal` writes as JSON.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AvroInput:
         return self.data[start : self.position]
 
     def check_end_of_block(self, end: int | None) -> None:
-        """Check the end of a block; `end` is the end that the block itself has declared, if any."""
+        """Check that a block ends at the position that it has declared; `end` is None if it has declared none."""
         if end is not None and end != self.position:
             raise BadAvro("A block does not have the length that it says")
 
@@ -147,7 +147,7 @@ def _read_float(source: AvroInput) -> float | str:
     raw = source.take(4)
     (value,) = _FLOAT.unpack(raw)
     for digits in (6, 7, 8, 9):
-        # The shortest number that becomes the same 32 bits again.
+        # Take the shortest number that has the same 32 bits.
         if _is_same_float(text := f"{value:.{digits}g}", raw):
             return _number_or_text(float(text))
     return _number_or_text(value)
@@ -197,7 +197,7 @@ _PRIMITIVE_READERS: dict[str, Read] = {
 
 
 class _Readers:
-    """Creates readers. It creates the reader of a record only once, so that a record can contain itself."""
+    """Creates readers. It creates only one reader for a record, so that a record can contain itself."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[tuple[str, Read]]] = {}

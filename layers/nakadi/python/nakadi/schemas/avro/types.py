@@ -30,7 +30,8 @@ MAX_FIXED_BYTES = 1_000_000
 # A decimal with more digits counts as plain bytes.
 MAX_DECIMAL_DIGITS = 1000
 MAX_SHOWN_CHARACTERS = 200
-# Records whose members have defaults of their own multiply: this takes a tenth of a second.
+# The most steps for checking a default, which take a tenth of a second. Defaults of records whose fields have defaults
+# of their own can multiply.
 MAX_STEPS_OF_DEFAULT = 100_000
 
 
@@ -95,7 +96,7 @@ class RecordField(Struct, eq=False):
 
 
 class RecordType(Struct, eq=False):
-    """`fields` is None until all are known: a field may have the type of the record that it is in."""
+    """`fields` is None until all fields are known, because a field may have the type of the record that it is in."""
 
     name: str
     fields: tuple[RecordField, ...] | None = None
@@ -141,7 +142,9 @@ def parse_schema_json(text: str) -> Any:
 
 
 def canonical_form(text: str) -> str:
-    """The Parsing Canonical Form of a valid schema: what determines the binary form of values, and nothing else."""
+    """The Parsing Canonical Form of a valid schema: it contains what determines the binary form of values, and nothing
+    else.
+    """
     return orjson.dumps(_normalize(parse_schema_json(text), "", keeps_attributes=False)).decode()
 
 
@@ -283,7 +286,7 @@ def _read_fixed(name: str, schema: Mapping[str, Any]) -> FixedType:
     if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
         raise _invalid(f"Invalid or no size: {_display_text(schema)}")
     form = _decimal_form(schema)
-    # A decimal that does not fit into its bytes counts as plain bytes.
+    # A decimal whose precision does not fit into its bytes counts as plain bytes.
     holds = form is not None and form.precision <= math.floor((8 * size - 1) * math.log10(2))
     return FixedType(name, size, form if holds else None)
 

@@ -26,7 +26,7 @@ from nakadi.schemas.avro.types import (
 Write = Callable[[Any, bytearray], None]
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-# A number with at most this many digits is unchanged after it was read from JSON.
+# The number of digits that a number keeps for certain when it is read from JSON.
 MAX_EXACT_DIGITS = 15
 
 
@@ -202,7 +202,7 @@ _FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
     "boolean": (bool,),
     "int": (int,),
     "long": (int,),
-    # A text stands for a number that JSON cannot express.
+    # The text stands for a number that JSON cannot express, such as NaN.
     "float": (float, str),
     "double": (float, str),
     "bytes": (str,),
