@@ -9,7 +9,7 @@ def test_still(failure):
 
 
 def test_the_picture_in_the_readme_is_there():
-    """The picture is an SVG with text, drawn from the console itself, and contains no script."""
+    """The README shows the picture, which is an SVG without a script."""
     drawn = (ROOT / "docs" / "console.svg").read_text()
 
     assert "](docs/console.svg)" in (ROOT / "README.md").read_text()

@@ -55,7 +55,9 @@ def lose_next_client(make, module, name, monkeypatch):
 
 
 def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(other_process_log, url, monkeypatch):
-    """The log refuses the append when its time expires, and stores the next one once."""
+    """If its producer cannot send an append, the log refuses it when its time expires, and stores each of the next ones
+    once.
+    """
     made = lose_next_client(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: AppendRefused("timed out")}

@@ -42,7 +42,7 @@ class DenyingPermissions:
 
 
 class Api:
-    """The operations on one event type with a past."""
+    """The operations on one event type with the given timelines."""
 
     def __init__(self, *generations: TimelineWithPast, refused: Sequence[Operation] = ()) -> None:
         event_type, self.logs = an_event_type_with_past(*generations, name=NAME)

@@ -28,7 +28,7 @@ TABLES = re.compile(r"/v1/namespaces/([^/]+)/tables(?:/([^/]+))?(/metrics)?")
 
 
 class Catalog:
-    """Answers requests of the protocol. `asked` has the methods and paths of all requests."""
+    """Answers requests of Iceberg's REST catalog protocol. `asked` has the methods and paths of all requests."""
 
     def __init__(self, spark: SparkSession, warehouse: Path, token: str) -> None:
         self.token = token

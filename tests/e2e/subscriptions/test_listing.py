@@ -97,7 +97,7 @@ def test_filters_add_up(api, five_subscriptions):
     ],
 )
 def test_parameters_make_sense(api, query, detail):
-    """Limits, offsets, words, readers and tokens that cannot be parsed get 400. (S40, S41, S42, S53)"""
+    """Limits and offsets out of range get 400, and so do parameters that cannot be parsed. (S40, S41, S42, S53)"""
     told = problem(api.get("/subscriptions", params=query), 400)
     assert detail in (None, told)
 

@@ -123,7 +123,7 @@ def test_an_event_has_a_largest_size(function):
 
 
 def test_an_answer_has_a_largest_size(function):
-    """An answer has at most 6 MB, too; after a larger one, the next invocation finds the function unchanged."""
+    """An answer has at most 6 MB; after a larger one, the next invocation finds the function unchanged."""
     with pytest.raises(InvocationFailed, match="ResponseSizeTooLarge"):
         function.invoke("large")
     assert isinstance(function.invoke("a"), int)

@@ -30,7 +30,9 @@ def test_what_a_shard_takes_in_a_moment(size, taken):
 
 
 def test_a_shard_takes_more_a_second_later():
-    """A large record makes those after it wait for as long as it would have taken."""
+    """A shard takes one megabyte a second, so after a record of three megabytes it takes the next one only two seconds
+    later.
+    """
     shard = Shard()
     assert shard.accept(3 * KB * KB, 1.0)
     assert not shard.accept(1, 2.9)
