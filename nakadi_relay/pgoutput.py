@@ -118,7 +118,7 @@ class TransactionDecoder:
             case "D":
                 self._add(Operation.DELETE, reader)
             case "C":
-                reader.byte()  # flags that mean nothing yet
+                reader.byte()  # flags, which are not used yet
                 commit, end, moment = reader.int64(), reader.int64(), reader.int64()
                 committed_at = _EPOCH + timedelta(microseconds=moment)
                 return Transaction(self._xid, commit, end, committed_at, tuple(self._changes))

@@ -40,7 +40,7 @@ SLOTS_A_ROUND = 16
 MAX_REQUESTS_A_WORKER = 4
 # An insert wakes the relay. Polling at this interval finds rows whose notification was lost with a connection.
 POLL_SECONDS = 5.0
-# The relay uses a category for this time, because an event type of the category `undefined` may get another one.
+# The relay remembers a category for this many seconds: an event type of the category `undefined` may get another one.
 CATEGORY_SECONDS = 60.0
 _STOP_CHECK_SECONDS = 0.5
 

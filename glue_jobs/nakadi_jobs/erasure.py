@@ -232,7 +232,9 @@ class Rewriter(Struct, frozen=True):
 
     @contextmanager
     def _claim(self, part: ArchiveRange) -> Iterator[Callable[[], None]]:
-        """Hold the claim to a partition, which the broker's own compaction needs too."""
+        """Hold the claim to a partition, which the broker's own compaction needs too. Yields the function that renews
+        the claim. Raises `Unavailable` if another process keeps it.
+        """
         try:
             with wait_for_partition(self.index, part.topic, part.partition, CLAIM_TIMEOUT_SECONDS) as make_sure:
                 yield make_sure

@@ -40,10 +40,11 @@ CHUNK_BYTES = 4 << 20
 """The bytes of text that are read at once."""
 
 FILE_BYTES = 512 << 20
-"""The bytes of rows in a file. Parquet reduces them to a tenth."""
+"""When all waiting rows have this many bytes in memory, those of the largest day are written to a file. Parquet reduces
+them to a tenth."""
 
 GROUP_BYTES = 128 << 20
-"""The bytes of rows in a row group."""
+"""The bytes of rows, in memory, for one row group of a file."""
 
 MIN_TASK_BYTES = 16 << 20
 """Spark's tasks write the files if they run outside the driver, and have at least this many bytes of the archive to
@@ -59,7 +60,7 @@ MAX_DOUBTFUL_SHARE = 0.2
 """If Spark has to read more than this share of the lines, it also gets all following lines."""
 
 GATHERED_TEXT_BYTES = 128 << 20
-"""The bytes of text in a gathered object."""
+"""Gathered lines are written to an object when they have this many bytes of text."""
 
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 3
 """The compression that Iceberg uses."""

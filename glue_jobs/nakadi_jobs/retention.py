@@ -90,8 +90,8 @@ MICROSECOND_FORMAT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """The format for searching moments in tables."""
 
 MERGED_SPAN = 24 * 3600 * 1_000_000
-"""The microseconds of events in a merged part. A part is removed when all of it has expired, so an event stays at most
-a day longer."""
+"""The longest period of the events in a merged part, in microseconds. A part is removed when all of it has expired, so
+an event stays at most a day longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

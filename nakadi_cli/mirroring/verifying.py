@@ -126,7 +126,7 @@ def _content(batches: Iterable[Batch[Any]], *, by_partition: bool) -> Content:
 
 
 def _newest_content(batches: Iterable[Batch[Any]], *, by_partition: bool) -> Content:
-    """The newest event of each key."""
+    """The content of these batches, with only the newest event of each key."""
     newest: dict[tuple[str, str], tuple[bytes, Place]] = {}
     content, seen = Content(), set[bytes]()
     for batch in batches:
