@@ -81,7 +81,7 @@ def search_bounds(table: Table, wanted: ErasedValue) -> bool:
 def holds_bound(bounds: frozenset[bytes], wanted: ErasedValue) -> bool:
     """Whether the value is a partition value, or whether the value or its beginning is a bound of a column."""
     beginning = wanted.value[:TRUNCATED_LENGTH]
-    # If the greatest value is cut short, its last character is incremented.
+    # If Iceberg truncates an upper bound, it increments the last character.
     above = wanted.value[: TRUNCATED_LENGTH - 1].encode()
     cut = len(wanted.value) > TRUNCATED_LENGTH
     return not bounds.isdisjoint((wanted.value.encode(), beginning.encode())) or (

@@ -32,7 +32,8 @@ TIMEOUT_SECONDS = 120
 ATTEMPTS = 3
 MIN_JAVA_VERSION = 17
 
-# An ApiVersions request, which every Kafka server answers. The answer repeats the correlation id, its third number.
+# An ApiVersions request, which every Kafka server answers. Its third number is the correlation id, which the answer
+# repeats.
 API_VERSIONS_REQUEST = struct.pack(">hhih", 18, 0, 0x6E616B61, -1)
 
 SETTINGS = {
