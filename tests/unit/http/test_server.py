@@ -293,7 +293,7 @@ def test_the_broker_is_no_proxy(wire):
 @pytest.mark.parametrize("method", ["PROPFIND", "TRACE", "M-SEARCH", "QUERY"])
 def test_methods_of_others_are_not_allowed(wire, method):
     """A method that HTTP knows, but the path does not support, is answered with 405, and the connection stays usable.
-    (R24)"""
+    (R26)"""
     assert wire.send(f"{method} /echo HTTP/1.1").response()[0] == 405
     assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
 

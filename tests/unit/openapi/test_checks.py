@@ -90,7 +90,7 @@ def test_every_rule_of_a_checked_body_has_a_message(name):
 
 
 def test_null_is_a_missing_member():
-    """A null counts as a missing member; if the member has a default, a null is a mistake. (R37)"""
+    """A null counts as a missing member; if the member has a default, a null is a mistake. (R5, R21)"""
     assert violations_of("EventTypeDraft", {**SENT, "default_statistic": None, "authorization": None}) == []
     assert violations_of("EventTypeDraft", {**SENT, "cleanup_policy": None}) == [("cleanup_policy", "must not be null")]
     assert violations_of("EventTypeDraft", {**SENT, "category": None}) == [("category", "must not be null")]
