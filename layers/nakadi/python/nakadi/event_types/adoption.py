@@ -47,7 +47,7 @@ class TimelineToAdopt(Struct, frozen=True, kw_only=True):
 
 
 class TopicAdoption(Struct, frozen=True, kw_only=True):
-    """Makes event types without events take over topics of another broker."""
+    """Lets an event type that has no events take over topics of another broker."""
 
     timelines: Timelines
     event_types: EventTypes
@@ -75,8 +75,8 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     ) -> None:
         """Replace the timelines after sealing the topic, so that no event can follow once it was found to be empty.
 
-        The announced switch keeps others away until then. If an event came meanwhile, the switch is completed like any
-        other, so that the event type accepts events again, and the adoption is refused.
+        Until then, the announced switch prevents any other switch. If an event was stored meanwhile, the switch is
+        completed like any other, so that the event type accepts events again, and the adoption is refused.
         """
         event_type = self.event_types.get(announced.name)
         following = event_type.switching_to
@@ -96,7 +96,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     def _timelines_of_drafts(
         self, event_type: EventType, storage_id: str, drafts: Sequence[TimelineToAdopt]
     ) -> tuple[Timeline, ...]:
-        """The timelines, completed with facts about their topics."""
+        """The timelines of these drafts, completed with what their topics show, such as the number of partitions."""
         log = self.logs.for_storage(storage_id)
         if not isinstance(log, TopicAdoptingLog):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
@@ -168,7 +168,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         """Raise `Conflict` if the event type has events or subscriptions."""
         if any(each.adopted or self._has_events(each) for each in event_type.timelines):
             raise Conflict(f"The event type {event_type.name} has events of its own")
-        # A subscription that is created from here on does no harm: it has no offsets before its first stream.
+        # A subscription that is created after this check does no harm: it has no offsets before its first stream.
         if self.dependents().any_depend_on(event_type.name):
             raise Conflict(f"The event type {event_type.name} has subscriptions")
 
@@ -181,7 +181,9 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
 
 
 def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
-    """Raise unless these can be the timelines of an event type: ascending, and all closed except the last one."""
+    """Raise unless these can be the timelines of an event type: in ascending order, and all closed except the last
+    one.
+    """
     if not 0 < len(drafts) <= MAX_ADOPTED_TIMELINES:
         raise Invalid(f"Between 1 and {MAX_ADOPTED_TIMELINES} timelines can be adopted")
     before = 0
@@ -198,7 +200,9 @@ def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
 
 
 def _require_json_events(log: EventLog, timeline: Timeline) -> None:
-    """Raise unless the first and the last event of each partition are JSON: any others were written in Avro."""
+    """Raise unless the first and the last event of each partition are JSON: events that are not JSON were written in
+    Avro.
+    """
     for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
         for start in {bounds.oldest, max(bounds.next_offset - 1, bounds.oldest)}:
             for event in log.read(timeline.topic, number, start, limit=1).events:

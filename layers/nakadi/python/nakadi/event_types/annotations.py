@@ -12,8 +12,8 @@ MAX_ANNOTATION_KEY_PREFIX_CHARACTERS = 253
 MAX_ANNOTATION_KEY_NAME_CHARACTERS = 63
 MAX_ANNOTATION_CHARACTERS = 1000
 MAX_LABEL_CHARACTERS = 63
-# Keys are cut to this length in messages. It is longer than a key may be, so that a key that is too long is still
-# recognized.
+# Keys are shortened to this length in messages. It is more than a key may have, so that readers still recognize a key
+# that is too long.
 MAX_ANNOTATION_KEY_CHARACTERS_SHOWN = 500
 
 _HOST_NAME_PART_PATTERN = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"

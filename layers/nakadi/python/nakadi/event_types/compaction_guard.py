@@ -31,10 +31,11 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
     def compactable_until(
         self, event_type: EventType, topic_partition: TopicPartition, event_log: EventLog, now: datetime
     ) -> datetime:
-        """Every event of a partition that was stored before this time is in its table, or has waited too long.
+        """The time until which events of a partition may be compacted: every earlier event is in its table, or has
+        waited too long.
 
-        A job stores the progress of a table after its commit, so this is never too late. The events of a partition are
-        stored in the order of their offsets.
+        A job stores the progress of a table after its commit, so this time is never too late. The events of a partition
+        are stored in the order of their offsets.
         """
         no_table = event_type.annotations.get(MATERIALIZE_ANNOTATION) == "off"
         if no_table or not self.longest_delay or self.log_index.topic(topic_partition[0]) is None:
@@ -50,13 +51,14 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
             if following < head.next_offset
             else None
         )
-        # Events that are not archived yet come after the latest archived one.
+        # If every archived event is in the table, the events that are not archived yet were stored after the latest
+        # archived one.
         since = head.latest_stored_at if unread is None else unread.first_stored_at
         return max(datetime_from_microseconds(since), now - self.longest_delay)
 
 
 def index_segments_from(log_index: LogIndex, topic_partition: TopicPartition, offset: int) -> Iterator[IndexSegment]:
-    """The segment with an offset, if there is one, and the first one after it."""
+    """The segment with an offset, if there is one, and the first segment after the offset."""
     segment = log_index.segment_at_or_before(*topic_partition, offset)
     if segment is not None and segment.end_offset > offset:
         yield segment

@@ -49,8 +49,8 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     limits: EventTypeLimits
     permissions: Permissions
     reserved_names: frozenset[str] = frozenset()
-    """Names of event types that the broker writes or reads. Only administrators may create them: otherwise their owner
-    could read the broker's own events."""
+    """Names of event types that the broker writes or reads. Only administrators may create them: otherwise whoever
+    creates one could read the broker's own events."""
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
@@ -66,7 +66,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         return self.event_types.retry_if_changed(lambda: self._create(draft))
 
     def create_system_event_type(self, draft: EventTypeDraft) -> None:
-        """Register an event type of the broker itself, unless it exists. The rules for clients are not checked."""
+        """Register an event type of the broker itself, unless it exists. The rules for clients do not apply."""
         self.features.require_writes_allowed()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):

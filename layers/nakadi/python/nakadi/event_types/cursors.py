@@ -1,4 +1,4 @@
-"""Cursors as clients write them. The module `positions` has the positions that they stand for."""
+"""Cursors as clients write them. The module `positions` handles the positions for which cursors stand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class CursorErrorKind(Enum):
 
 
 class CursorError(Exception):
-    """Raised for a cursor without a position. Its text is for the client; the status depends on the endpoint."""
+    """Raised for a cursor that stands for no position. The text is for the client; the status depends on the
+    endpoint.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,9 @@ def _cursor_error_text(kind: CursorErrorKind, partition: str, offset: str, event
 
 
 class NumberedOffset(Struct, frozen=True):
-    """A number in a timeline, without `timeline_order` in the oldest one. `digits` are as the client wrote them."""
+    """An offset with a number. Without `timeline_order`, it is in the oldest timeline. `digits` are as the client wrote
+    them.
+    """
 
     timeline_order: int | None
     digits: str
@@ -88,8 +92,8 @@ class NumberedOffset(Struct, frozen=True):
         return max(MIN_OFFSET - 1, -number) if self.digits.startswith("-") else min(MAX_OFFSET + 1, number)
 
 
-# `BEGIN` is just before the oldest event that is still stored, a time just before the first event that was stored at
-# this time or later.
+# What an offset can be. `BEGIN` is the position just before the oldest event that is still stored; a time is the
+# position just before the first event that was stored then or later.
 ParsedOffset = Literal["BEGIN"] | datetime | NumberedOffset
 
 
@@ -99,7 +103,7 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
     if versioned:
         return NumberedOffset(int(versioned[1], 16), versioned[2])
     if cursor.offset.startswith(CURSOR_VERSION):
-        # Clients know this error without the partition and the offset.
+        # The error does not name the partition and the offset, as clients expect.
         raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
         return BEGIN

@@ -1,7 +1,7 @@
 """Deletes event types.
 
-The registry comes first: an event type that is not registered has no readers and no writers. Its events and its schema
-versions are removed after that, by the same request or, if that fails, by the next housekeeping.
+An event type is removed from the registry first, because after that it has no readers and no writers. Its events and
+its schema versions are removed after that, by the same request or, if that fails, by the next housekeeping.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Dependents(Protocol):
     """The resources that depend on event types: subscriptions."""
 
     def any_depend_on(self, name: str) -> bool:
-        """Whether something depends on the event type."""
+        """Whether any resource depends on the event type."""
 
     def readers_of(self, name: str) -> Sequence[Reader]:
         """The subscriptions to the event type, and the members that they have declared."""
@@ -57,7 +57,7 @@ class Dependents(Protocol):
 
 
 GetDependents = Callable[[], Dependents]
-"""Gives the dependents, which are created at the first call: most processes never need them."""
+"""Returns the dependents. They are created at the first call, because most processes never need them."""
 
 
 class DeletedEventTypeCleanup(Struct, frozen=True):
@@ -97,7 +97,8 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         )
 
     def _require_enabled(self, subject: Subject) -> None:
-        # While authentication is off, every subject counts as an administrator, and the feature binds all of them.
+        # While authentication is off, every subject counts as an administrator, so the feature then applies to
+        # administrators too.
         off = self.features.is_on(Feature.DISABLE_EVENT_TYPE_DELETION)
         if off and (subject.trusted or not self.permissions.is_administrator(subject)):
             raise NotPermitted("Event Type deletion is disabled")

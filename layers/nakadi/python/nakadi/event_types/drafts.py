@@ -91,7 +91,7 @@ AUTHORIZATION_MANDATORY_MESSAGE = "Authorization section is mandatory"
 
 
 def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
-    """All violations that the draft alone reveals."""
+    """All violations that the draft alone shows, without any stored data."""
     return (
         *openapi_violations("EventTypeDraft", _body_from_draft(draft)),
         *_owner_violations(draft.event_owner_selector),
@@ -101,7 +101,7 @@ def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
 
 
 def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
-    """The draft in the form of its description. Rules for the partition strategy go beyond what a description can
+    """The draft in the form of the API description, except for the partition strategy, whose rules no description can
     express.
     """
     schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector

@@ -13,8 +13,8 @@ from nakadi.schemas.strict_json import parse_strict
 
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
-    """The schema itself; for an Avro schema, a JSON schema that describes its events as JSON, against which they are
-    not validated.
+    """The effective schema of an event type. For an Avro schema, it is a JSON schema that describes the events as JSON;
+    events are not validated against that.
     """
     if event_type.schema.type is SchemaType.AVRO:
         return effective_schema_of_avro(event_type.schema.text, event_type)
@@ -22,7 +22,9 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
 
 
 def effective_schema_of_avro(text: str, definition: EventType | EventTypeDraft) -> dict[str, Any]:
-    """Events that are published in Avro have the members of their record and metadata, whatever their category is."""
+    """The effective schema for an Avro schema: events have the members of the record, and metadata, whatever their
+    category is.
+    """
     assert definition.name is not None
     assert definition.cleanup_policy is not None
     return effective_schema(

@@ -3,7 +3,7 @@
     nakadi.io/expect: "total.amount >= 0"
     nakadi.io/expect-customer: "customer.id and not (customer.id contains ' ')"
 
-Each is a condition, in the language of `nakadi tail --where` (`schemas/conditions.py`). Nothing is refused because of
+Each is a condition, in the language of `nakadi tail --where` (`schemas/conditions.py`). No event is refused because of
 an expectation: jobs count the events that do not meet it.
 """
 

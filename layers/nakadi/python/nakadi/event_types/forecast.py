@@ -43,7 +43,8 @@ from nakadi.schemas.values import canonical_text, first_items_fitting_message
 CheckSchemaText = Callable[[str], object]
 """Raises `Invalid` for an unacceptable schema."""
 
-# A longer value would hide the others; its path is shown in any case.
+# The longest value that is shown, so that it does not hide the others. The path of a longer value is shown without the
+# value.
 MAX_VALUE_CHARACTERS = 2_000
 
 
@@ -70,7 +71,7 @@ class SchemaForecast(Struct, frozen=True, kw_only=True):
 
 class ChangeForecast(Struct, frozen=True, kw_only=True):
     """The effect on an event type. `refusals` are the details of all refusals, in order; `readers` are the
-    subscriptions that would miss something.
+    subscriptions that would miss members.
     """
 
     current: EventType
@@ -85,7 +86,9 @@ class ChangeForecast(Struct, frozen=True, kw_only=True):
 
 
 class RefusalCollector(AbstractContextManager[None]):
-    """Collects the details of all refusals, though the checks raise the first one: `with collector: check(…)`."""
+    """Collects the details of all refusals, of several checks, each of which raises only its first refusal: `with
+    collector: check(…)`.
+    """
 
     def __init__(self) -> None:
         self._details: list[str] = []
@@ -172,7 +175,7 @@ def forecast_evolution(  # the change, and who judges it
 
 
 def _have_objections(find_objections: FindObjections, new: Mapping[str, Any], evolution: SchemaEvolution) -> bool:
-    """Whether a change of the schema is the cause; if so, another schema may help."""
+    """Whether readers object to some changes of the schema; if so, a proposal without these changes may help."""
     try:
         return bool(find_objections(new, evolution))
     except Invalid:

@@ -32,8 +32,8 @@ from nakadi.ports.registry import ChangedMeanwhile
 log = logging.getLogger(__name__)
 
 
-# Events are compacted only after a while, so that a reader close behind the newest event sees all of them. Tombstones
-# are kept for a day more, so that a reader further behind sees them.
+# Events are compacted only after a while, so that a reader close behind the newest event gets every event. Tombstones
+# are kept for another day, so that readers further behind get them.
 COMPACTION_LAG = timedelta(minutes=1)
 TOMBSTONE_RETENTION = timedelta(days=1)
 
@@ -43,7 +43,7 @@ that much longer. So a round looks at few partitions, however many there are."""
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
-    """Runs the tasks of this package, and those that other rooms add."""
+    """Runs the tasks of this package, and those that other packages add."""
 
     event_types: EventTypes
     timelines: Timelines
@@ -111,8 +111,8 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _attempt_step_for_event_type(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
         """Run one step, so that a failure does not stop the others.
 
-        A step that fails because the event type was deleted or changed meanwhile is not a failure: the next round reads
-        the event type again.
+        If a step fails because the event type was deleted or changed meanwhile, this does not count as a failure: the
+        next round reads the event type again.
         """
 
         def unless_changed() -> None:
@@ -163,7 +163,9 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             )
 
     def _remove_expired_timelines(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
-        """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""
+        """Mark timelines as deleted before their events are removed, so that no reader finds a timeline without
+        events.
+        """
         marked = tuple(
             timeline_after(each, TimelineFact.EXPIRED, deleted=True) if each in expired else each
             for each in event_type.timelines

@@ -28,8 +28,8 @@ class LostEventsRecovery(Struct, kw_only=True):
     """Begins new timelines for event types that may have lost events.
 
     A log that another process indexes may lose events before they are indexed. It reports such a gap, and indexes
-    nothing after it. The event types concerned get new timelines for later events, so that their consumers notice
-    the loss; then the gap is closed. Each step can be repeated, also by several processes at the same time.
+    nothing after it. The affected event types get new timelines for later events, so that their consumers notice the
+    loss; then the gap is closed. Each step can be repeated, also by several processes at the same time.
     """
 
     event_types: EventTypes

@@ -13,7 +13,9 @@ from nakadi.model.event_type import (
 )
 
 MEASURED_STATISTICS_KIND = "measured-statistics"
-"""These documents are keyed by the ids of event types: an event type that is created again starts without."""
+"""These documents are keyed by the ids of event types, so an event type that is created again begins without measured
+statistics.
+"""
 
 
 class MeasuredStatistics(

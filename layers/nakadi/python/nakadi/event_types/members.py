@@ -17,7 +17,7 @@ ENVELOPE_MEMBERS = (METADATA, "data_type", "data_op")
 
 
 def members_of(event_type: EventType) -> tuple[ReadPath, ...]:
-    """The innermost members that the publishers of an event type fill."""
+    """The innermost members that publishers of an event type may send."""
     declared = declared_members(effective_schema_of(event_type))
     match event_type.category:
         case Category.UNDEFINED:

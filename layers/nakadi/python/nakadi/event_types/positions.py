@@ -1,7 +1,7 @@
 """Positions in the timelines of an event type: the next event to read, distances, and shifts.
 
 The newest timeline has no end, since events are still written to it. A partition that was added later is empty in
-earlier timelines: it ends at -1 there.
+earlier timelines, where its last offset is -1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from nakadi.model.outcomes import Invalid
 
 
 def position_in_newest_timeline(event_type: EventType, offset: str) -> Position | None:
-    """The position of an offset in the newest timeline, in the spelling that clients get, which nearly every cursor
-    has. None for any other offset, which `parse_offset` reads.
+    """The position of an offset in the newest timeline, written as the broker writes offsets, as in nearly every
+    cursor. None for any other offset, which `parse_offset` reads.
     """
     versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
     if (
@@ -44,7 +44,7 @@ def partition_number(event_type: EventType, partition: str) -> int | None:
 
 
 def timeline_with_order(event_type: EventType, order: int) -> Timeline | None:
-    """The timeline with this order, also one whose events were deleted; None if there never was one."""
+    """The timeline with this order, also one whose events were deleted; None if there never was such a timeline."""
     # Nearly every position is in the newest timeline, which is the last one.
     for timeline in reversed(event_type.timelines):
         if timeline.order == order:
@@ -73,7 +73,7 @@ def position_before_lost_events(event_type: EventType, position: Position, parti
 
 
 def canonical_position(event_type: EventType, position: Position, partition: int) -> Position:
-    """The position; at the end of a closed timeline, the start of the next one, which is equivalent."""
+    """The position itself; if it is the end of a closed timeline, the equivalent start of the next timeline."""
     if position.timeline == event_type.timelines[-1].order:
         return position
     position = position_before_lost_events(event_type, position, partition)

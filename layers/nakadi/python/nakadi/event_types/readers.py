@@ -1,11 +1,12 @@
 """Which subscriptions read which members of an event type, and whether a new schema may remove them.
 
 Subscriptions declare the members that they read. A schema that removes, renames or retypes such a member, or makes it
-optional, is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`.
-Then the mode's own objection to such changes does not count either, if the request also names the subscriptions that
-declare nothing and so may read the member. In the mode `none`, it is a warning.
+optional, is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. If
+the request also names the subscriptions that declare nothing, and so may read the member, the mode itself permits such
+changes too. In the mode `none`, the broker only warns about it.
 
-A check does not see a subscription that declares members at the same moment. `show` finds such a change afterwards.
+A check does not see a subscription that declares members at the same moment; `show` shows afterwards what such a
+subscription misses.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class SchemaReaders(Struct, frozen=True):
     def judge(
         self, old: EventType, new: EventType, submitted: SubmittedSchema, now: datetime, force: Force
     ) -> JudgedSchema:
-        """The next schema of an event type, which is to become `new`. Raises `IncompatibleSchema`."""
+        """The schema that the event type `old` gets when it becomes `new`, and the affected readers. Raises
+        `IncompatibleSchema`.
+        """
         review = self._review(old, _with_schema(new, submitted), force)
         try:
             schema = next_schema(
@@ -107,7 +110,7 @@ class SchemaReaders(Struct, frozen=True):
         refusals: tuple[str, ...],
         force: Force,
     ) -> ChangeForecast:
-        """The effect on the schema and its readers of a change that has these refusals."""
+        """The effect of a change on the schema and its readers, in addition to the refusals that were already found."""
         try:
             check(submitted.text)
             review = self._review(old, _with_schema(new, submitted), force)
@@ -156,8 +159,8 @@ class SchemaReaders(Struct, frozen=True):
         return _Review(
             affected=affected,
             unnamed=tuple(each.reader for each in affected if each.reader.subscription_id not in force),
-            # A subscription that declares nothing may read anything. That matters only for the mode, which protects
-            # everybody.
+            # A subscription that declares nothing may read any member. That matters only if the request forces the
+            # change, because otherwise the mode protects these subscriptions.
             unasked=tuple(
                 AffectedReader(each, ())
                 for each in readers
@@ -184,7 +187,9 @@ class _Review(Struct, frozen=True, dict=True):
     new: EventType | None = None
 
     def is_forced(self, change: SchemaChange) -> bool:
-        """Whether the mode does not count, because everybody who may read the changed members is named."""
+        """Whether a change is permitted in spite of the mode, because the request names every subscription that may
+        read the changed members.
+        """
         if self.old is None or not self.affected or self.unnamed or self.unasked:
             return False
         around = ("data",) if self.old.category is Category.DATA else ()

@@ -26,12 +26,13 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     dependents: GetDependents
     max_partitions: int
     event_type_with_fixed_partitions: str = ""
-    """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
+    """The name of an event type whose partitions cannot change: its subscriptions would not get new ones."""
 
     def set_partition_count(self, name: str, count: int, subject: Subject) -> None:
         """Extend an event type to `count` partitions. The new ones are empty, and events stay where they are."""
         extended = self.event_types.retry_if_changed(lambda: self._set_partition_count(name, count, subject))
-        # Called even if the count is right already: an earlier request may have ended between the write and this call.
+        # This is called even if the number is right already, because an earlier request may have ended between its
+        # write and this call.
         self.dependents().after_repartitioning(extended)
 
     def _set_partition_count(self, name: str, count: int, subject: Subject) -> EventType:

@@ -43,8 +43,8 @@ EVENT_TYPES_PAGE_SIZE = 1000
 
 MAX_SHARED_EVENT_TYPES = 1000
 
-# Two simultaneous writers of one event type are rare. If a request loses this often in a row, its client should repeat
-# it.
+# Two simultaneous writers of one event type are rare. If the writes of a request fail this often in a row, its client
+# should repeat the request.
 MAX_EVENT_TYPE_WRITE_ATTEMPTS = 8
 
 EVENT_TYPE_BUSY_MESSAGE = "Event type is currently in maintenance, please repeat request"
@@ -57,7 +57,7 @@ class EventTypes:
         self._registry = registry
         self._cache = cache
         self.cached: Callable[[str], EventType] = partial(cache.get, read_value=self.get)
-        """An event type, possibly as it was a moment ago. Changes by this process are visible at once."""
+        """Returns an event type, possibly as it was a moment ago. Changes by this process are visible at once."""
         self._listeners: list[Callable[[str], None]] = []
         self._latest: dict[str, EventType] = {}
 
@@ -69,8 +69,10 @@ class EventTypes:
         return None if document is None else self._shared_event_type(document)
 
     def _shared_event_type(self, document: Document) -> EventType:
-        """The event type that was read last, if its document has not changed. Thousands of streams share it."""
-        # Threads that come here at the same time may each create an object; one of these is shared from then on.
+        """The event type in a document. If the document has not changed, this is the same object as last time, which
+        thousands of streams share.
+        """
+        # Threads that do this at the same time may each create an object; one of these objects is shared from then on.
         latest = self._latest.get(document.key)
         if latest is not None and (latest.revision, latest.id) == (document.revision, document.body["id"]):
             return latest
@@ -188,7 +190,7 @@ def already_exists_error(name: str) -> Conflict:
 
 
 def _schema_put(event_type: EventType) -> PutDocument:
-    """The write of the current schema. Versions only increase, so the keys are in the order of creation."""
+    """The write of the current schema. Versions only increase, so the order of the keys is the order of creation."""
     version = event_type.schema.version
     key = f"{event_type.id}/{version.major:09d}.{version.minor:09d}.{version.patch:09d}"
     return PutDocument(SCHEMAS_KIND, key, schema_body(event_type.schema), expected_revision=ABSENT_REVISION)

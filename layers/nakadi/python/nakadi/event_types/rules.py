@@ -36,7 +36,7 @@ def check_retention(retention_time: int | None, *, minimum: int, maximum: int) -
 
 
 def check_cleanup_policy(policy: CleanupPolicy, category: Category) -> None:
-    """Refuse compaction for the category `undefined`: its events have no metadata, and so no key."""
+    """Refuse compaction for the category `undefined`: its events have no metadata, and therefore no compaction key."""
     if policy.compacts and category is Category.UNDEFINED:
         raise Invalid(
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
@@ -123,7 +123,9 @@ def _selector_text(selector: OwnerSelector) -> str:
 
 
 def check_cleanup_policy_change(old: CleanupPolicy, new: CleanupPolicy) -> None:
-    """Permit only the change that adds compaction to deletion. Others would lose events, or keep them for too long."""
+    """Permit only the change that adds compaction to deletion. Other changes would lose events, or keep them for too
+    long.
+    """
     if old is not new and (old, new) != (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
         raise Invalid(f"Invalid cleanup_policy change: {old.name} cannot be changed to {new.name}")
 
@@ -134,7 +136,9 @@ def check_audience_change(old: Audience | None, new: Audience | None) -> None:
 
 
 def check_statistics_change(old: Statistics | None, new: Statistics | None) -> None:
-    """Refuse other parallelisms, which have decided the number of partitions. A missing statistic stays as it was."""
+    """Refuse a change of the parallelisms, because they have determined the number of partitions. A missing statistic
+    means no change.
+    """
     if new is not None and (old is None or _read_and_write_parallelism(old) != _read_and_write_parallelism(new)):
         raise Invalid("default statistics must not be changed")
 
@@ -163,7 +167,9 @@ def check_mode_strategy_and_category_changes(
 
 
 def _may_change_mode(old: EventType, new: EventType, *, admin: bool) -> bool:
-    """Whether the compatibility mode may change. An event type without authorization has everyone as its admin."""
+    """Whether the compatibility mode may change. Everyone is an administrator of an event type without
+    authorization.
+    """
     change = (old.compatibility_mode, new.compatibility_mode)
     return admin or old.authorization is None or change[0] is change[1] or change in _TIGHTENING_MODE_CHANGES
 

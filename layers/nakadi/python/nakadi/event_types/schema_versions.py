@@ -54,7 +54,8 @@ def turn_if_check_is_long(schema: SchemaDraft, long_work_queue: LongWorkQueue) -
 def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) -> SubmittedSchema:
     """Check that the schema is valid, within limits, and has the fields that the event type names.
 
-    Raises `Invalid` for the first problem. The fields of a draft were checked before, so no mandatory one is missing.
+    Raises `Invalid` for the first problem. The draft's fields were checked before, so none that is mandatory is
+    missing.
     """
     assert schema.text is not None
     assert definition.category is not None
@@ -65,7 +66,8 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
     check_schema_length(schema.text)
     tree = parse_submitted_schema(schema.text, category=definition.category)
     whole = effective_schema_from(tree, definition)
-    # Refuses a schema that cannot be compiled now, rather than when the first event is published.
+    # Compile the schema now, so that one that cannot be compiled is refused now, rather than when the first event is
+    # published.
     compile_validator(whole)
     check_fields_in_schema(definition, whole)
     check_schema_language(tree, definition.compatibility_mode)
@@ -73,10 +75,10 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
 
 
 def _check_avro_schema(text: str, definition: EventType | EventTypeDraft) -> None:
-    """Check an Avro schema. The fields that the event type names do not matter, because events in Avro have separate
-    keys."""
+    """Check an Avro schema. The fields that the event type names need no check, because Avro events have their keys in
+    the metadata."""
     effective = effective_schema_of_avro(text, definition)
-    # The schema that reads, projections and tables use must not expand without end.
+    # Declared reads, projections and tables use this JSON schema, which must not expand too far.
     check_schema_size(effective)
     check_expansion(SchemaDocument.from_root(effective))
 
@@ -126,8 +128,8 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         raise NotFound(f"schema is not found for {name}")
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> JudgedSchema:
-        """Make this the current schema, if the compatibility mode of the event type permits it, and every subscription
-        that reads a removed member is named in `force`.
+        """Make this the current schema, if the compatibility mode of the event type permits it, and `force` names every
+        subscription that reads a removed member.
         """
         _required_schema_text(draft)
         self.features.require_writes_allowed()
@@ -203,9 +205,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 
 def _required_schema_text(draft: SchemaDraft) -> str:
-    """The text of the draft. Raises `MalformedFields` if a member is missing; this operation answers it as a bad
-    request.
-    """
+    """The text of the draft. Raises `MalformedFields`, which is answered as a bad request, if a member is missing."""
     missing = openapi_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise MalformedFields(missing)
@@ -223,7 +223,8 @@ def _comparable_text_of_draft(text: str, schema_type: SchemaType) -> str:
 
 
 def _comparable_text_of_version(schema: Schema) -> str:
-    # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
+    # The fast parser is enough, because stored schemas have passed the strict one, and there may be thousands of
+    # versions.
     return canonical_form(schema.text) if schema.type is SchemaType.AVRO else canonical_text(orjson.loads(schema.text))
 
 

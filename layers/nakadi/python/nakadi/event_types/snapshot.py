@@ -39,7 +39,8 @@ EMPTY_PARTITION_BOUNDS = OffsetBounds(oldest=0, next_offset=0)
 class CursorResolver:
     """Finds positions in event types.
 
-    Each method asks the event logs again. A caller with several questions takes one snapshot, whose answers agree.
+    Each method reads the event logs again. A caller that needs several positions takes one snapshot, whose answers
+    agree.
     """
 
     def __init__(self, logs: EventLogs) -> None:
@@ -74,7 +75,7 @@ class CursorResolver:
 class PartitionSnapshot(Struct):
     """The partitions of an event type at one moment.
 
-    It reads the bounds of a timeline when somebody first needs them, and only once, so that all answers agree.
+    It reads the bounds of a timeline at their first use, and only once, so that all answers agree.
     """
 
     _event_type: EventType
@@ -86,7 +87,7 @@ class PartitionSnapshot(Struct):
     def oldest_and_newest_events(self) -> Mapping[str, tuple[Position, Position]]:
         """The oldest stored event and the newest event of each partition, by partition number.
 
-        In a partition without events, the newest is one below the oldest.
+        In a partition without events, the newest position is one below the oldest.
         """
         numbers = range(self._event_type.timeline.partitions)
         return {
@@ -126,7 +127,7 @@ class PartitionSnapshot(Struct):
     # Cursors
 
     def resolve(self, cursor: Cursor) -> Position:
-        """The position of a cursor, readable or not."""
+        """The position of a cursor, whether or not the events after it are readable."""
         position = self._position_of_cursor(cursor)
         if not fits_64_bits(position):
             raise self._invalid_format_error(cursor.partition, position, cursor.offset)
@@ -177,10 +178,10 @@ class PartitionSnapshot(Struct):
         if offset.timeline_order is None:
             return Position(timelines[0].order, offset.offset)
         position = Position(offset.timeline_order, offset.offset)
-        if offset.timeline_order == timelines[-1].order:  # nearly always
+        if offset.timeline_order == timelines[-1].order:  # nearly every cursor is in this timeline
             return position
         if timeline_with_order(self._event_type, offset.timeline_order) is None:
-            # Clients know this error without the partition and the offset.
+            # The error does not name the partition and the offset, as clients expect.
             raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=self._event_type.name)
         number = partition_number(self._event_type, cursor.partition)
         return position if number is None else canonical_position(self._event_type, position, number)
@@ -213,7 +214,9 @@ class PartitionSnapshot(Struct):
     # Bounds
 
     def _bounds_of(self, timeline: Timeline) -> Mapping[int, OffsetBounds]:
-        """The bounds of a timeline's partitions. A partition that was added after the timeline is empty in it."""
+        """The bounds of a timeline's partitions. A partition that was added after the timeline was closed is empty in
+        it.
+        """
         if timeline.order not in self._bounds_by_timeline:
             with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
@@ -225,7 +228,9 @@ class PartitionSnapshot(Struct):
 
 @contextmanager
 def event_log_errors_as_unavailable() -> Iterator[None]:
-    """Report a log that does not answer, or a topic that is deleted during a read, in the words that clients know."""
+    """Within the block, raise the outcomes that clients expect if a log does not answer, or a topic is deleted during a
+    read.
+    """
     try:
         yield
     except Unavailable as error:

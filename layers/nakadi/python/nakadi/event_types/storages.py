@@ -1,6 +1,6 @@
 """Storages: places for event logs, and the choice of the storage for new event types.
 
-The storage `default` is built in: it is the event log that the broker was started with. When an administrator adds
+The storage `default` is built in: it is the event log that the broker's settings name. When an administrator adds
 another storage, or chooses it for new event types, the broker tries to reach it, so that administrators notice
 mistakes.
 """
@@ -93,7 +93,7 @@ class Storages:
             self._store_chosen_storage_id(storage.id)
 
     def choose(self, storage_id: str) -> Storage:
-        """Use this storage for new event types. Existing ones stay where they are."""
+        """Use this storage for new event types. Existing event types stay where they are."""
         self._features.require_writes_allowed()
         storage = self.find(storage_id)
         if storage is None:
@@ -114,10 +114,10 @@ class Storages:
     def _remove(self, storage_id: str, is_used: IsStorageUsed) -> None:
         """Close the storage, check that it has no timelines, and mark it as removed.
 
-        A closed storage gets no timelines, so none can begin between the check and the removal. The document stays: a
-        process may have the log open, and must not use it for another storage that is added with the same id. Each
-        write requires the revision of the write before, since another process may have removed the storage and added
-        it again.
+        A closed storage gets no new timelines, so none can begin between the check and the removal. The document stays:
+        a process may have the log open, and must not use it for another storage that is added with the same id. Each
+        write requires the revision of the write before, since another process may have removed the storage and added it
+        again.
         """
         if storage_id in (DEFAULT_STORAGE_ID, self._chosen_storage_id()):
             raise _still_used_error(storage_id)
@@ -152,7 +152,7 @@ class Storages:
 
     def _check_reachable(self, storage: Storage) -> None:
         if storage.id == DEFAULT_STORAGE_ID:
-            return  # the broker was started with it
+            return  # the settings name this storage, and nobody can remove it
         try:
             self._check_reach(storage)
         except Unavailable as error:

@@ -1,9 +1,9 @@
 """The event types of the broker itself: dead letters, the audit log, and KPIs.
 
 They are created at a broker's start or by housekeeping, whichever comes first; several processes may try at the same
-time. A feature's event types are created while the feature is on. Existing ones are not changed, with one exception.
-While authentication is on, an event type that no operator has changed gets the authorization of the settings if it is
-open to everyone, or if its lists are empty because the settings named no administrator before.
+time. A feature's event types are created while the feature is on. Existing event types are not changed, with one
+exception. While authentication is on, an event type that no operator has changed gets the authorization of the settings
+if it is open to everyone, or if its lists are empty because the settings named no administrator before.
 """
 
 from __future__ import annotations

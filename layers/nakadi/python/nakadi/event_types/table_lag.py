@@ -1,4 +1,4 @@
-"""Measures how far tables are behind the events that they are made from."""
+"""Measures the lag of tables behind archived events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
 TABLE_JOB_STARTS_KIND = "table-jobs"
-"""Documents that say when housekeeping started a job."""
+"""The kind of the documents that record when housekeeping started a job."""
 
 
 class TableLagMonitor(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
                 if objective is not None:
                     objectives[event_type.name] = self._objective_status(objective, states.get(event_type.id), slowest)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
-        # Each is replaced in one step, because other threads read the metrics.
+        # The results are exchanged in single steps, because other threads read the metrics meanwhile.
         self.lag_seconds_by_event_type.update(found)
         self.table_states_by_event_type.update(known)
         self.objectives_by_event_type.update(objectives)
@@ -145,7 +145,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         try:
             self.registry.write(put)
         except ChangedMeanwhile:
-            # Another process has started it.
+            # Another process has started the job.
             return False
         return True
 

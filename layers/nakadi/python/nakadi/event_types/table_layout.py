@@ -1,9 +1,10 @@
-"""How tables are partitioned and sorted, as annotations of their event types state.
+"""How tables are partitioned and sorted, according to annotations of their event types.
 
     nakadi.io/table-partition-by: "day(metadata.occurred_at), bucket(16, customer.id)"
     nakadi.io/table-sort-by: "customer.id, nakadi_time desc"
 
-The broker reads annotations without a table: only the job that writes the table knows whether it has such columns.
+The broker reads these annotations without the table, so only the job that writes the table knows whether it has such
+columns.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _parse_annotation(
 
 def _parse_partition_columns(text: str) -> tuple[TablePartitionColumn, ...]:
     found = tuple(map(_parse_partition_column, _split_at_commas(text)))
-    # Hours are parts of days: one of them is enough.
+    # Hours are parts of days, so a column needs only one of these.
     _check_distinct_columns(
         (each.column, "time" if each.transform_name in TIME_TRANSFORMS else each.transform_name) for each in found
     )

@@ -1,9 +1,9 @@
-"""The objective of a table: how soon events should be in it, as an annotation of the event type says.
+"""The objective of a table: how soon events should be in it, according to an annotation of the event type.
 
     nakadi.io/table-objective: "99% within 1 hour"
 
 When jobs store the state of a table (`table_states.py`), they count which of the added events were in time.
-`table_lag.py` measures the waiting events. Neither reads events a second time.
+`table_lag.py` measures the waiting events. Neither the counting nor the measuring reads events a second time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from nakadi.model.objective import (
 )
 
 TABLE_WINDOWS_IN_MINUTES = 60, 1440
-"""Longer than a subscription's windows: a job may add events once an hour, or once a night."""
+"""The windows of tables. They are longer than those of subscriptions, because a job may add events only once an hour,
+or once a night.
+"""
 
 COUNTED_MINUTES = 10
 """Counts of this many minutes are stored as one, so that the state of a table stays small."""
@@ -52,7 +54,9 @@ class TableObjective(Struct, frozen=True):
 
 
 class TableFreshness(Struct, frozen=True):
-    """The counts of jobs for an objective with this time. Events stored before `since` do not count."""
+    """The events that jobs have counted for an objective with this `within_seconds`. Events that were stored before
+    `since` are not counted.
+    """
 
     within_seconds: int
     since: datetime
@@ -110,8 +114,8 @@ def count_commit(
     since: datetime,
     now: datetime,
 ) -> TableFreshness:
-    """Count the events that a commit has added. Without counts of an objective with the same time, counting begins at
-    `since`.
+    """Count the events that a commit has added. Without `known` counts for the same `within_seconds`, counting begins
+    at `since`.
     """
     if known is None or known.within_seconds != objective.within_seconds:
         known = TableFreshness(objective.within_seconds, since)

@@ -16,13 +16,15 @@ from nakadi.model.event_type import Timeline
 
 class TimelineState(Enum):
     ANNOUNCED = "announced"
-    """Its topic exists, and no other switch can begin. Events still go to the timeline before it."""
+    """The topic of the timeline exists, and no other switch can begin. Events are still appended to the previous
+    timeline.
+    """
     OPEN = "open"
-    """Events go to it."""
+    """Events are appended to the timeline."""
     CLOSED = "closed"
-    """It accepts no more events, and its last offsets are known. Its events are readable."""
+    """The timeline accepts no more events, and its last offsets are known. Its events are readable."""
     DELETED = "deleted"
-    """Its events are gone, or will soon be."""
+    """The events of the timeline are removed, or soon will be."""
 
 
 class TimelineFact(Enum):

@@ -30,8 +30,9 @@ from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 
-# A switch takes less than a second: one that has taken this long was interrupted. So was one that began in the future,
-# before a clock was set back. A process that is still working on it finds that it was finished, and does no harm.
+# A switch takes less than a second: one that has taken this long was interrupted. A switch that began in the future,
+# before a clock was set back, also counts as interrupted. A process that is still working on such a switch finds that
+# it is finished, and does no harm.
 SWITCH_ABANDONED_AFTER = timedelta(seconds=30)
 
 
@@ -45,7 +46,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def timelines_of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
-        """All timelines, by order. Only administrators learn whether the event type exists."""
+        """All timelines, by order. Only administrators get to know whether the event type exists."""
         self._require_administrator(name, Operation.READ, subject)
         event_type = self._get_event_type(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
@@ -80,7 +81,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             raise permission_denied_error(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
 
     def _announce_unless_compacted(self, name: str, storage_id: str | None) -> EventType:
-        # An older event with the same key would stay in the previous timeline.
+        # With compaction, an older event with the same key would stay in the previous timeline.
         if self.event_types.get(name).cleanup_policy.compacts:
             raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
         return self.announce_switch(name, storage_id)
@@ -115,7 +116,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
     def complete_switch(self, announced: EventType) -> None:
-        """Finish a switch, also while other processes change the event type or finish the same switch."""
+        """Finish a switch, even while other processes change the event type or finish the same switch."""
         self.event_types.retry_if_changed(lambda: self._try_to_complete_switch(announced))
 
     def _try_to_complete_switch(self, announced: EventType) -> None:

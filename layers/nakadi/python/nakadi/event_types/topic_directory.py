@@ -9,7 +9,9 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Timeline
 
 MIN_SECONDS_BETWEEN_SCANS = 5.0
-"""An unknown topic may belong to an event type that is being created, which is no reason to scan for each event."""
+"""How often the event types are scanned for an unknown topic at most: it may belong to an event type that is being
+created, and must not cause a scan for each event.
+"""
 
 
 class TopicDirectory:

@@ -101,7 +101,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
                 raise Invalid(drafts.AUTHORIZATION_MANDATORY_MESSAGE)
         self.permissions.require(Operation.VIEW, old.resource, subject)
-        # Administrators of the broker may exceed limits, and correct members that its owners can never change again.
+        # Administrators of the broker may exceed limits, and correct members that the owners of the event type can
+        # never change again.
         if not self._may_break_owner_rules(subject):
             with rule:
                 self.limits.check_retention(draft.retention_time)
@@ -163,7 +164,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         return new, affected
 
     def _updated_from_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
-        """The old event type with the fields of the draft; optional fields that the draft leaves out are kept."""
+        """The old event type with the fields of the draft; it keeps the optional fields that the draft leaves out."""
         retention = old.retention_time if draft.retention_time is None else draft.retention_time
         moved = timedelta(milliseconds=retention - old.retention_time)
         return replace(
@@ -194,5 +195,7 @@ def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> 
 
 
 def _time_of_next_change(now: datetime, previous: datetime) -> datetime:
-    """The time of a change, later than the time of the previous change even within a millisecond."""
+    """The time of a change, which is always later than that of the previous change, even if both are in one
+    millisecond.
+    """
     return max(now, previous + timedelta(milliseconds=1))

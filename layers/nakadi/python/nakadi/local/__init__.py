@@ -1,4 +1,4 @@
-"""A broker on this machine: `python -m nakadi.local` as a program, `with Broker() as broker:` inside another one.
+"""A broker on this machine: `python -m nakadi.local` as a program, `with Broker() as broker:` inside another program.
 
 >>> from nakadi.local import Broker
 >>> with Broker() as broker:
@@ -15,7 +15,7 @@ __all__ = ["Broker", "Faults"]
 
 
 def __getattr__(name: str) -> Any:
-    # The pytest plugin is in this package, and every test run of its users imports it, so this import happens late.
+    # `Broker` is imported late, because the pytest plugin in this package is imported by every test run of its users.
     if name in __all__:
         from nakadi.local import broker  # noqa: PLC0415  # the reason stands above
 

@@ -63,15 +63,15 @@ class _FaultOrder(Struct, eq=False):
 
 
 class Faults:
-    """Orders for faults. `topics_of` returns the topics of an event type; by default, the name itself is the topic.
+    """Faults that a test orders. `topics_of` returns the topics of an event type; by default, the name itself is the
+    topic.
 
         faults = Faults()
         log = FaultyLog(log, faults)
         faults.refuse(partition="1", times=2)
 
     Each order names what it concerns (by default, every event type and every partition) and how many times it is
-    carried out. Orders are carried out in the order in which they were given: for each partition, the first order that
-    concerns it.
+    carried out. Of several orders that concern a partition, the one that was given first is carried out first.
     """
 
     def __init__(self, topics_of: Callable[[str], Collection[str]] = lambda event_type: (event_type,)) -> None:
@@ -89,11 +89,13 @@ class Faults:
         times: int = 1,
         reason: str = INTERNAL_ERROR_MESSAGE,
     ) -> None:
-        """Store nothing of this partition in the next appends, and report that."""
+        """Let the next appends of this partition store nothing, and report that."""
         self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
-        """Store the next appends, and report a timeout: a caller that retries stores them twice."""
+        """Store the events of the next appends, but report a timeout, so that a caller that retries stores them
+        twice.
+        """
         self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT_MESSAGE))
 
     def delay(
@@ -123,7 +125,7 @@ class Faults:
         self._add_order(_FaultOrder(_FaultKind.FAIL_DELIVERY, event_type, partition, times, status=status))
 
     def lose_answers(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
-        """Deliver the next batches to sinks, and lose the answers: the sinks get these events again."""
+        """Deliver the next batches to sinks, but drop the answers, so that the sinks get these events again."""
         self._add_order(_FaultOrder(_FaultKind.LOSE_ANSWER, event_type, partition, times))
 
     def delay_deliveries(
@@ -273,7 +275,7 @@ class FaultyLog:
     def adopt_topic(self, topic: str) -> int:
         log = self._log_unless_stopped()
         if not isinstance(log, TopicAdoptingLog):
-            raise UnknownTopic(topic)  # no other program writes into this log
+            raise UnknownTopic(topic)  # no other program has topics in this log
         return log.adopt_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
@@ -336,7 +338,7 @@ class FaultInjectingSender:
 
 
 class Broker:
-    """A broker on a free port of this machine, in memory, for as long as the `with` block takes.
+    """A broker on a free port of this machine, in memory, until the end of the `with` block.
 
     Keywords are fields of `nakadi.app.settings.Settings`: `Broker(default_partitions=4)`. With
     `registry="sqlite:///path"` and `event_log="sqlite:///path"`, its data is kept.

@@ -13,7 +13,7 @@ from nakadi.local.supervisor import check_workers
 from nakadi.model.outcomes import BadSetting
 
 MAX_DEFAULT_WORKERS = 8
-"""Beyond this, the process that commits for all limits the others (docs/performance.md)."""
+"""With more workers, the process that commits for all would limit the others (docs/performance.md)."""
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 

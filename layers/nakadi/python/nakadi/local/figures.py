@@ -1,7 +1,7 @@
 """Reports between workers and the supervisor: their counts, and their leases.
 
-The process that receives a request for metrics answers for all. A worker asks the supervisor, which asks every worker
-for its counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The
+The process that receives a request for metrics answers for all. A worker asks the supervisor, which asks all workers
+for their counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The
 supervisor releases the lease of a worker that has died, so that its partitions are free at once.
 """
 
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=tuple[str, ...])
 
-# A worker that does not answer for this time is counted as last seen.
+# If a worker does not answer within this time, its last known counts are used.
 WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
 # The time for the supervisor, which waits for workers.
 SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
-# These may include many deleted event types, which only a worker that reads the registry omits.
+# The names may include many deleted event types, because only workers, which read the registry, omit these.
 MAX_NAMES_OF_ENDED_PROCESSES = 2000
 
 
@@ -115,7 +115,7 @@ def merged_metrics(
                 for labels, row in each.histograms.get(name, ()):
                     metric.row_for_update(labels).add_distribution(row.distribution())
         else:
-            # Dropped before the values are added up, so that the remaining ones have room.
+            # The values of deleted event types are dropped before the sum, so that the other event types have room.
             rows = [_rows_of_metric(each, name) for each in snapshots]
             metric.replace_by_sum_of([_without_event_types(each, metric.definition.labels, deleted) for each in rows])
     for each in snapshots:
@@ -205,17 +205,19 @@ class WorkerMetricsLink:
             if not self._changed.wait_for(lambda: self._answered >= number, SUPERVISOR_ANSWER_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
             latest = self._latest
-        # Without the lock, because this reads the registry.
+        # The lock is not held, because this reads the registry.
         return merged_metrics(latest, self._max_names, self._metrics.find_deleted)
 
     def announce_lease(self, holder: str) -> None:
-        """Tell the supervisor about a lease. If the supervisor has died, this process will end too."""
+        """Report a lease to the supervisor. A failure is ignored: if the supervisor has died, this process will end
+        too.
+        """
         with contextlib.suppress(OSError):
             self._send(_LeaseAnnouncement(holder))
 
     def close(self) -> None:
         try:
-            # The sums would lack values counted after its last report.
+            # Without this last report, the sums would lack the values that were counted after the previous one.
             self._send(_SnapshotRequest(UNREQUESTED_SNAPSHOT_NUMBER, take_snapshot(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -244,7 +246,7 @@ class WorkerMetricsLink:
                 self._changed.notify_all()
 
     def _send(self, message: Struct) -> None:
-        # Threads that ask at the same time would mix their messages.
+        # Only one thread sends at a time, because two would mix their messages.
         with self._sending:
             self._connection.sendall(encode_length_prefixed(message))
 
@@ -266,16 +268,16 @@ class SupervisorMetricsLinks:
         return merged_metrics(snapshots.result(), self._max_names, self._metrics.find_deleted)
 
     async def serve(self, connection: socket.socket) -> Collection[str]:
-        """Answer a worker, and count it among the others, until its end of the connection is closed; then return the
-        holders of its leases.
+        """Answer a worker, and include its counts, until it closes its end of the connection; then return the holders
+        of its leases.
         """
         loop = asyncio.get_running_loop()
         worker = _WorkerConnection(self._send_all_snapshots)
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
         self._workers.append(worker)
         await worker.gone.wait()
-        # No await from here on: whoever adds up the counts finds this worker either among the living or in the sum of
-        # ended processes, never in both or in neither.
+        # There is no `await` from here on, so a sum always includes this worker exactly once, either as a living
+        # process or among those that have ended.
         transport.close()
         self._workers.remove(worker)
         kept = [each for each in (self._ended, worker.latest) if each is not None]
@@ -290,7 +292,7 @@ class SupervisorMetricsLinks:
             _, late = await asyncio.wait(asked, timeout=WORKER_SNAPSHOT_TIMEOUT_SECONDS)
             for each in late:
                 each.cancel()
-        # A worker that has ended during the wait is in `_ended` by now, so this is read only here.
+        # `_ended` is read only now, because a worker that has ended during the wait is in it by now.
         own = take_snapshot(self._metrics)
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]

@@ -35,7 +35,8 @@ from nakadi.ports.clock import SystemClock
 EXIT_CODE_CANNOT_START = 1
 DATA_FILE = "nakadi.db"
 WORKERS_VARIABLE = "NAKADI_WORKERS"
-# If another program changes the data file, events acknowledged in the last seconds can disappear without a trace.
+# How often marks are written. If another program damages the data file, events that were acknowledged since the last
+# mark can be lost unnoticed.
 MARK_INTERVAL_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
@@ -130,8 +131,8 @@ def _mark_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[No
 
 
 def _variables_with_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with options as defaults: variables take precedence, so that they can name another registry or
-    log.
+    """The environment with options as defaults: variables take precedence over options, so that they can name another
+    registry or log.
     """
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / DATA_FILE}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")

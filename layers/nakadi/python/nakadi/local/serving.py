@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # The time for resources to close when the clients have left.
 SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
-# The time from the signal for clients to take their answers, and for streams to finish.
+# How long after the signal clients may still take their answers, and streams may finish.
 DRAIN_TIMEOUT_SECONDS = 7.0
 
 
@@ -62,7 +62,7 @@ class ServerThread:
             name="nakadi-server",
             daemon=True,
         )
-        # The socket already listens: a client that connects before the thread runs waits a moment.
+        # The socket already listens, so a client that connects before the thread runs only waits a moment.
         self._thread.start()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Housekeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish work in progress, and accept no more. A chore that waits too long for something is abandoned."""
+        """Finish work in progress, and accept no more. A chore that does not finish in time is abandoned."""
         self._closing.set()
         self._stop()
         self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)

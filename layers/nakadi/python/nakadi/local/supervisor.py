@@ -59,14 +59,16 @@ from nakadi.ports.clock import SystemClock
 log = logging.getLogger(__name__)
 
 KAFKA_URL_PREFIX = "kafka:"
-"""A log to which each worker connects itself; nothing passes through the supervisor."""
+"""The beginning of URLs of logs to which each worker connects itself, so that no event passes through the
+supervisor.
+"""
 
 MAX_WORKERS = 64
 EXIT_CODE_WORKERS_FAILED = 1
 """The exit code when workers end again and again."""
 
 MAX_ACCEPTS_AT_ONCE = 32
-# Accepting may fail, for example when there are no more descriptors.
+# How long accepting pauses after a failure, for example because the process has no more descriptors.
 ACCEPT_PAUSE_SECONDS = 0.1
 
 
@@ -91,8 +93,8 @@ def worker_command(settings: Settings, variables: Mapping[str, str], logging: Se
 
 
 class SharedDescriptors:
-    """The descriptors that all processes of a broker share: counted changes, and a pipe for each. The supervisor is
-    number 0."""
+    """The descriptors that all processes of a broker share: the memory with the numbers of changes, and a pipe for each
+    process. The supervisor is number 0."""
 
     def __init__(self, processes: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
@@ -131,7 +133,7 @@ class WorkerCommand:
             *("-m", "nakadi.local.worker", f"--number={number}", *named, *self._logging),
             env=self._variables,
             pass_fds=tuple(chain.from_iterable(descriptors.values())),
-            # Ctrl-C goes to the supervisor, which lets its workers finish.
+            # In its own session, a worker gets no Ctrl-C: that goes to the supervisor, which lets its workers finish.
             start_new_session=True,
         )
 
@@ -154,17 +156,17 @@ class RestartLimit:
 
 class WorkerState(Enum):
     STARTING = "starting"
-    """It has not served yet. A worker that ends in this state could not start."""
+    """The worker has not served yet. If it ends in this state, it could not start."""
     SERVING = "serving"
     LEAVING = "leaving"
-    """It answers its requests, and gets no more connections."""
+    """The worker answers its requests, and gets no more connections."""
 
 
 class WorkerFact(Enum):
     READY = "ready"
     """The worker says that it serves."""
     LEFT_ALONE = "left alone"
-    """It announces its end, or has ended, so it gets no more connections."""
+    """The worker has announced its end, or has ended, so it gets no more connections."""
 
 
 WORKER_TRANSITIONS: Transitions[WorkerState, WorkerFact] = {
@@ -204,12 +206,12 @@ class _Worker:
         self.state = following_state(WORKER_TRANSITIONS, self.state, fact)
 
     def hand_over(self, connection: socket.socket, kind: bytes = CONNECTION_FOLLOWS) -> bool:
-        """Hand a connection over, if the worker can take it. Keeps the connection open until the worker confirms that
-        it has it.
+        """Hand a connection over, if the worker can take it. The descriptor here stays open until the worker confirms
+        that it has taken the connection.
         """
         assert self.is_serving, self.state
         try:
-            # The socket does not block: a worker that has not read for long refuses, and the loop does not wait.
+            # The socket does not block: if a worker has not read for long, sending fails, and the loop does not wait.
             socket.send_fds(self.connections, [kind], [connection.fileno()])
         except OSError:
             return False
@@ -218,8 +220,8 @@ class _Worker:
         return True
 
     def close_taken(self, count: int) -> None:
-        """Close the connections that the worker has taken, which it does in the order in which they were handed
-        over.
+        """Close the connections that the worker has taken, Workers take connections in the order in which they were
+        handed over.
         """
         for _ in range(count):
             self.not_taken_yet.popleft().close()
@@ -265,7 +267,7 @@ class OwnConnections:
         """Serve a connection."""
         assert self._new_protocol is not None
         self.open += 1
-        # Kept until it is done, because the loop itself has only weak references to its tasks.
+        # The task is kept until it is done, because the loop itself has only weak references to its tasks.
         beginning = self._loop.create_task(self._serve_connection(self._new_protocol, connection))
         self._beginning.add(beginning)
         beginning.add_done_callback(self._beginning.discard)
@@ -325,7 +327,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._workers: dict[int, _Worker] = {}
         self._is_accepting = False
-        # Connections that no worker could take, or that were handed to one that has died.
+        # Connections that no process could take, or that were handed to a worker that has died.
         self._waiting: deque[socket.socket] = deque()
         self._all_ready = asyncio.Event()
         self._over = asyncio.Event()
@@ -345,8 +347,8 @@ class Supervisor:
         ]
         try:
             await self._over.wait()
-            # The order matters: the time for the end begins, nothing new is accepted, then workers answer their
-            # requests.
+            # The order is: first start the countdown, then accept no more connections, then let workers answer their
+            # requests and end.
             begin_end()
             self._pause_accepting()
             self._listening.close()
@@ -378,7 +380,7 @@ class Supervisor:
         while not self._over.is_set():
             try:
                 has_served, code = await self._run_worker_once(number)
-            except Exception:  # otherwise this worker would be missing, and nothing would report it
+            except Exception:  # otherwise this worker would be missing, and no log line would say so
                 log.exception("Running worker %s failed", number)
                 has_served, code = False, None
             has_ever_served = has_ever_served or has_served
@@ -439,8 +441,8 @@ class Supervisor:
                 each.close()
             raise
         finally:
-            # The worker has inherited its own copies. If these stayed open, the worker's end would never close the
-            # connections.
+            # The worker has inherited copies of these. If the ones here stayed open, the connections would not close
+            # when the worker ends.
             for each in theirs:
                 each.close()
         connections.setblocking(False)
@@ -451,18 +453,18 @@ class Supervisor:
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
-        # From here on, no connection is handed over to the worker. A connection that it had taken is closed with it,
-        # which looks to its client like the end of any server.
+        # From here on, no connection is handed over to the worker. A connection that the worker had taken is closed
+        # when it ends, as with any server that ends.
         del self._workers[number]
         self._stop_handing_over_to(worker)
         self._loop.remove_reader(connections)
         self._take_back_connections(worker)
         connections.close()
-        # Both end because the worker's ends of the sockets closed with it. Messages that it had sent before are still
-        # handled.
+        # Both tasks end because the worker's ends of the sockets were closed when it ended. Messages that it sent
+        # before are still handled.
         _, leases = await asyncio.gather(*serving)
-        # Only now, because the process is gone: if it still streamed, its partitions would be read twice. In a thread,
-        # because the data file may be busy, and the other workers must not wait.
+        # Leases are released only now, because the process has ended: if it still streamed, its partitions would be
+        # read twice. This runs in a thread, because the data file may be busy, and the other workers must not wait.
         await self._loop.run_in_executor(None, self._release_leases, leases)
         return worker.could_start, code
 
@@ -473,7 +475,8 @@ class Supervisor:
         """Release the leases of a worker that ended, so that its partitions do not wait until the leases expire."""
         for holder in leases:
             try:
-                # The worker reported a lease before it took it. Releasing one that was never taken changes nothing.
+                # The worker reports a lease before it takes the lease. Releasing a lease that was never taken changes
+                # nothing.
                 self._coordination.release_lease(holder)
             except Unavailable:
                 log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
@@ -492,7 +495,7 @@ class Supervisor:
             return
         if worker.heartbeat.note_beat(self._clock.monotonic()):
             log.info("%s answers again", worker)
-        # Many connections may have been taken or have ended since the last read: each is one byte.
+        # Many connections may have been taken or have ended since the last read; the worker sends one byte for each.
         worker.close_taken(said.count(CONNECTION_TAKEN))
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
@@ -500,8 +503,8 @@ class Supervisor:
             if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
-            # The order matters: connections that were handed over earlier come before the end, and the worker serves
-            # them first.
+            # First stop handing over, then close this end: the worker still receives the connections that were handed
+            # over before, and serves them.
             self._stop_handing_over_to(worker)
             worker.stop()
 
@@ -509,7 +512,7 @@ class Supervisor:
         """Let other workers serve the connections that were handed to a dead worker and not taken.
 
         A worker reports that it takes a connection before it reads from it, and its reports can still be read after its
-        end. So none is served twice, and none of those in its socket is lost.
+        end. So no connection is served twice, and none that is still in the worker's socket is lost.
         """
         with contextlib.suppress(OSError):
             while said := worker.connections.recv(4096):
@@ -528,7 +531,7 @@ class Supervisor:
         if not self._is_accepting and not self._over.is_set() and self._own.is_serving:
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
-            # No event signals this if only waiting connections exist.
+            # Without new connections, no event causes this for those that wait.
             self._accept_for_workers()
 
     def _pause_accepting(self) -> None:
@@ -556,15 +559,15 @@ class Supervisor:
         self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
 
     def _hand_over_connection(self, connection: socket.socket) -> bool:
-        """Hand over a connection; returns whether a process has it now. Workers that were found ready may have died,
-        which will soon be noticed.
+        """Hand over a connection, and return whether a process has it now. A worker that seems ready may have died;
+        then the next process is tried.
         """
         few_events = publishes_few_events(_peek(connection))
         return any(server.hand_over(connection) for _, server in self._servers_by_load(self._own.open, few_events))
 
     def _servers_by_load(self, own: int, few_events: bool) -> list[tuple[float, OwnConnections | _Worker]]:
-        # A worker reports its number of connections itself, so the number is slightly outdated, which affects only the
-        # balance.
+        # A worker reports its number of connections itself, so the number may be slightly outdated, which affects only
+        # the balance of load.
         workers = [each for each in self._workers.values() if each.takes_connections]
         servers: list[OwnConnections | _Worker] = [self._own, *workers]
         loads = [load_of_supervisor(own, len(servers), few_events=few_events), *(each.open for each in workers)]
@@ -582,7 +585,7 @@ class Supervisor:
 
 
 def _defer_accepting(listening: socket.socket) -> None:
-    """Have the operating system report connections when something has arrived on them, or after a second."""
+    """Make the operating system report a new connection only when data has arrived on it, or after a second."""
     if hasattr(socket, "TCP_DEFER_ACCEPT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
@@ -592,7 +595,7 @@ def _peek(connection: socket.socket) -> bytes:
     connection.setblocking(False)
     try:
         return connection.recv(FIRST_BYTES, socket.MSG_PEEK)
-    except OSError:  # there is nothing yet, or the client has left
+    except OSError:  # no data has arrived yet, or the client has left
         return b""
 
 

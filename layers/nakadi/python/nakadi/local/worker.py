@@ -1,7 +1,7 @@
 """A worker: `python -m nakadi.local.worker`, which the supervisor starts.
 
-It serves the connections that the supervisor accepts and hands over, reads the data file itself, and sends events
-to the supervisor to commit. It ends when the supervisor closes its end of the connection, or has died.
+It serves the connections that the supervisor accepts and hands over, reads the data file itself, and sends events to
+the supervisor to commit. A worker ends when the supervisor closes its end of the connection or dies.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from nakadi.model.outcomes import BadSetting, Unavailable
 
 log = logging.getLogger(__name__)
 
-# The time from the end of the supervisor's connection, or from a signal, to the end of the process, which comes before
-# the supervisor's.
+# The time from the end of the supervisor's connection, or from a signal, to the end of this process. It is shorter than
+# the supervisor's own, so that workers end first.
 WORKER_EXIT_TIMEOUT_SECONDS = 8.0
 
 WORKER_READY = b"r"
@@ -98,10 +98,10 @@ class HandedOverConnections:
         self._send_to_supervisor(CONNECTION_ENDED)
 
     def note_large_body(self, connection: Connection) -> None:
-        """Do nothing: connections that were handed over stay here."""
+        """Do nothing: connections that were handed over stay in this process."""
 
     def announce_leaving(self) -> None:
-        """Stop once the supervisor knows: connections that it hands over until then are served."""
+        """Announce the end to the supervisor. Connections that it hands over before it knows are still served."""
         self._send_to_supervisor(WORKER_LEAVING)
 
     async def beat_regularly(self) -> None:
@@ -124,16 +124,16 @@ class HandedOverConnections:
             log.warning("The connection to the supervisor is broken: %s", error)
             data, descriptors = b"", []
         if not data:
-            # The supervisor has shut down its end, or has died. Connections handed over earlier have been received
-            # earlier.
+            # The supervisor has shut down its end, or has died. All connections that it had handed over were received
+            # before this.
             self.close()
             self._stop()
         if descriptors:
-            # Before anything is read from them: from here on, they end with this process, and are not handed to
-            # another.
+            # This is sent before anything is read from the connections: from now on, they end with this process, and
+            # are not handed to another one.
             self._send_to_supervisor(CONNECTION_TAKEN * len(descriptors))
         for kind, each in zip(data, descriptors, strict=False):
-            # Kept until it is done, because the loop itself has only weak references to its tasks.
+            # The task is kept until it is done, because the loop itself has only weak references to its tasks.
             beginning = self._loop.create_task(
                 self._serve_connection(
                     socket.socket(fileno=each), was_taken_over=kind == ord(CONNECTION_IN_USE_FOLLOWS)
@@ -154,7 +154,9 @@ class HandedOverConnections:
             self.report_connection_end()
 
     def _send_to_supervisor(self, what: bytes) -> None:
-        """Tell the supervisor, or do so later if it has not read for long: the numbers matter, not the times."""
+        """Send these bytes to the supervisor, or keep them for later if it has not read for long: only the numbers
+        matter, not the times.
+        """
         self._unsent += what
         try:
             self._unsent = self._unsent[self._supervisor.send(self._unsent) :]
@@ -195,7 +197,7 @@ def coordination_path(settings: Settings) -> Path:
 
 
 class WorkerCoordination(SqliteCoordination):
-    """Tells the supervisor which leases this process takes, before it takes them."""
+    """Coordination that reports to the supervisor which leases this process takes, before it takes them."""
 
     def __init__(self, path: Path, pipes: ChangePipes, announce_lease: Callable[[str], None]) -> None:
         super().__init__(path, pipes)
@@ -203,8 +205,9 @@ class WorkerCoordination(SqliteCoordination):
         self._announced_holders: set[str] = set()
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        # Reported first: if this process dies between the two, the supervisor releases a lease that nobody holds.
-        # Simultaneous threads may report the same lease twice, which the supervisor counts once.
+        # The lease is reported before it is taken. If this process dies in between, the supervisor releases a lease
+        # that nobody holds, which does no harm. Simultaneous threads may report the same lease twice, which the
+        # supervisor counts once.
         if holder not in self._announced_holders:
             self._announced_holders.add(holder)
             self._announce_lease(holder)
@@ -220,7 +223,7 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
     with (
         ShutdownDeadline(WORKER_EXIT_TIMEOUT_SECONDS) as grace,
         contextlib.closing(connections),
-        contextlib.closing(appends),  # which only a log in the data file uses
+        contextlib.closing(appends),  # only a log in the data file uses this connection
         contextlib.closing(
             open_broker(settings, counter=counter, committer=appends, tracer=open_tracer_if_set(settings))
         ) as broker,
@@ -259,6 +262,6 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
 if __name__ == "__main__":
     handler = SignalHandler()
     handler.install()
-    # The supervisor ends its workers. A Ctrl-C in a terminal reaches every process.
+    # A Ctrl-C in a terminal may reach every process, but the supervisor ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_process(main(signals=handler))

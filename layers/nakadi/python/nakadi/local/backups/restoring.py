@@ -1,7 +1,7 @@
 """Writes a backup into an empty data folder.
 
-The mark comes first and the data file last: if the folder is not complete, the broker finds a mark without its data
-file, and does not start.
+The mark is written first and the data file last: if the folder is not complete, the broker finds a mark without its
+data file, and does not start.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _write_file(store: BackupStore, file: StoredFile, data: Path) -> None:
         os.fchmod(target.fileno(), file.mode)
         target.flush()
         os.fsync(target.fileno())
-    # With its original time, the next backup recognizes the file.
+    # The file gets its original time, by which the next backup recognizes it as unchanged.
     os.utime(unfinished, ns=(file.modified_ns, file.modified_ns))
     unfinished.replace(path)
     make_durable(path.parent)

@@ -4,8 +4,8 @@
     backups/<id>.json     the files of one backup, each with its pieces; written last
     lock                  held by a process that writes or reads here
 
-Only a file in `backups` makes a backup: however an attempt ends, the folder has the backups that it had before. A later
-backup writes only the pieces that are not there yet.
+A backup exists only if it has a file in `backups`: however an attempt ends, the folder has the backups that it had
+before. A later backup writes only the pieces that the folder does not have yet.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BackupStore:
 
     @property
     def new_bytes(self) -> int:
-        """The number of bytes that were newly written."""
+        """How many bytes this process has added to the folder."""
         return self._new_bytes
 
     def ids(self) -> Sequence[str]:
@@ -182,7 +182,7 @@ class BackupStore:
     def remove_backups(self, backup_ids: Collection[str]) -> None:
         """Remove backups, and the pieces that no other backup needs. Raises `BackupFailed` if one of these is damaged.
 
-        A backup's list is removed before its pieces: an interruption leaves too many pieces, never too few.
+        The manifest of a backup is removed before its pieces, so an interruption leaves too many pieces, never too few.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
         needed = {name for manifest in kept for file in manifest.files for name in file.pieces}
@@ -198,7 +198,7 @@ class BackupStore:
         return self._folder / f"data{UNFINISHED_SUFFIX}"
 
     def remove_unfinished(self) -> None:
-        """Remove what interrupted backups left."""
+        """Remove unfinished files that interrupted backups left."""
         for path in (*self._folder.glob(f"data{UNFINISHED_SUFFIX}*"), *self._folder.glob(f"*/*{UNFINISHED_SUFFIX}")):
             path.unlink()
         for path in self._pieces.glob(f"*/*{UNFINISHED_SUFFIX}"):

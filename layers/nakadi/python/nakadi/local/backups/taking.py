@@ -2,12 +2,11 @@
 
 The parts of a data folder refer to each other, which determines the order:
 
-1. Tables, and everything else that is not the broker's own. Tables record up to which offset they have the events, so
-   they must not be newer than the log. If a job commits to a table meanwhile, they are copied again.
-2. The data file, in a snapshot, with a mark that fits the copy.
-3. The key to the secrets, which is created before the first secret and never changes.
-4. The archive objects to which the copied data file refers. They never change, and stay for a grace time after the
-   last reference. If an object is gone nevertheless, everything is copied again.
+1. Tables, and all other files that are not the broker's own. Tables record up to which offset they have the events, so
+they must not be newer than the log. If a job commits to a table meanwhile, they are copied again. 2. The data file, in
+a snapshot, with a mark that fits the copy. 3. The key to the secrets, which is created before the first secret and
+never changes. 4. The archive objects to which the copied data file refers. They never change, and stay for a grace time
+after the last reference. If an object no longer exists nevertheless, everything is copied again.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class _BackupRun(Struct, frozen=True):
     now: Callable[[], datetime]
 
     def copy(self) -> tuple[Sequence[StoredFile], Sequence[str]]:
-        """Copy everything that belongs together, and return the missing archive objects."""
+        """Copy all parts of the folder, and return the copied files and the keys of missing archive objects."""
         for _ in range(MAX_TABLE_COPIES):
             versions = self.folder.table_versions()
             others = self._copy_other_files()

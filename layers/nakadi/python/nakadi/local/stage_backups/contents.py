@@ -41,7 +41,7 @@ from nakadi.model.subscription import EventTypePartition
 
 
 class Contents:
-    """The facts that decide whether a copy is consistent. They grow item by item, in the order of copying."""
+    """What decides whether a copy is consistent, collected item by item, in the order of copying."""
 
     def __init__(self) -> None:
         self.event_types: dict[str, EventType] = {}
@@ -71,7 +71,7 @@ class Contents:
                 self.storages_elsewhere.add(found.key)
 
     def add_topic(self, name: str, items: Sequence[Item]) -> Topic | None:
-        """Add a topic and its heads, or None if there is no such topic."""
+        """Add a topic and its heads, and return the topic; None if there is no such topic."""
         by_sort_key = {item["item"]["S"]: item for item in items}
         if TOPIC_SORT_KEY not in by_sort_key:
             return None

@@ -5,8 +5,9 @@ Iceberg's metadata names files by absolute URLs:
     metadata.json ──> list of manifests ──> manifests ──> data files
                                                      └──> lists of replaced rows ──> data files
 
-`read_table` follows these names. `moved_files` returns the files that name others, with the URLs of the other bucket;
-the data files name none, so their bytes stay. Only the current snapshot moves: older ones last only for days.
+`read_table` follows these names. `moved_files` returns the files that name other files, with the URLs of the other
+bucket; data files name no others, so their bytes stay the same. Only the current snapshot moves, because older ones are
+kept only for days.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FILE_PATH_COLUMN = 2147483546
 DELETED_ENTRY = 2
 
 JOB_PROPERTY_PREFIX = "nakadi."
-"""The prefix of what jobs store with a snapshot, and read from the table if no snapshot has it."""
+"""The prefix of the properties that jobs store with a snapshot, and read from the table if no snapshot has them."""
 
 ReadFile = Callable[[str], bytes]
 """Reads the file with a key of the bucket."""
@@ -154,7 +155,9 @@ def _snapshots(metadata: Mapping[str, Any]) -> Mapping[Any, Mapping[str, Any]]:
 
 
 def _job_properties(metadata: Mapping[str, Any]) -> Mapping[str, str]:
-    """What jobs stored with the current snapshot, or else with the nearest one before it."""
+    """The properties that jobs stored with the current snapshot or, without any, with the nearest earlier snapshot that
+    has some.
+    """
     found: dict[str, str] = {}
     snapshots, snapshot = _snapshots(metadata), _current_snapshot(metadata)
     while snapshot is not None:
@@ -171,7 +174,7 @@ def _moved_entry(entry: Mapping[str, Any], move: Callable[[str], str], sizes: Ma
     if file.get("referenced_data_file") is not None:
         file["referenced_data_file"] = move(file["referenced_data_file"])
     if file.get("content", 0) == POSITION_DELETES:
-        # Deleted entries name files that are gone.
+        # Entries with the status "deleted" name files that no longer exist, and keep the size.
         file["file_size_in_bytes"] = sizes.get(path, file["file_size_in_bytes"])
         file["split_offsets"] = None
         for bounds in ("lower_bounds", "upper_bounds"):

@@ -159,7 +159,7 @@ class BackupPlace:
         return _manifests.from_builtins(found)
 
     def add_manifest(self, manifest: StageManifest) -> None:
-        """Complete the backup, which from now on consists of the added files."""
+        """Complete the backup by storing its manifest."""
         text = msgspec.json.encode(manifest)
         self._store.put(self._manifest_key(manifest.id), _checksum(text).encode() + b"\n" + text)
 
@@ -192,7 +192,8 @@ class BackupPlace:
 
     def remove_backups(self, backup_ids: Collection[str]) -> None:
         """Remove backups, and the pieces and objects that no other backup needs. Raises `BackupFailed` if one of these
-        is damaged. A backup's list is removed before its pieces: an interruption leaves too many pieces, never too few.
+        is damaged. The manifest of a backup is removed before its pieces, so an interruption leaves too many pieces,
+        never too few.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
         archived = {each.key for manifest in kept for each in self.read_objects(manifest.objects)}
@@ -256,7 +257,7 @@ def open_place(where: str, stage: str, *, creates: bool = False) -> Iterator[Bac
     folder = folder_of_archive(where)
     if folder is not None:
         if creates:
-            # Backups have every event.
+            # Only the owner may read the folder, because backups have every event.
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         if not folder.is_dir():
             raise BackupFailed(f"There is no folder {folder}.")

@@ -1,4 +1,5 @@
-"""The tables of DynamoDB, the archive and the Iceberg tables of a stage on AWS, and how far its log is indexed.
+"""The tables of DynamoDB, the archive and the Iceberg tables of a stage on AWS, and up to which time its log is
+indexed.
 
 Items are read and written as DynamoDB has them: attributes that a later version adds are also copied.
 """
@@ -79,7 +80,7 @@ class CatalogTable(Struct, frozen=True):
 
 
 class Stage:
-    """An open stage. Raises `BackupFailed` for what AWS refuses."""
+    """An open stage. Its methods raise `BackupFailed` if AWS refuses a call."""
 
     def __init__(self, address: StageAddress, wait: Wait = time.sleep) -> None:
         self.address = address
@@ -127,7 +128,7 @@ class Stage:
         self._write(table, [{"DeleteRequest": {"Key": key}}])
 
     def require_stream(self) -> None:
-        """Raise `BackupFailed` if the stage keeps its events elsewhere."""
+        """Raise `BackupFailed` if the stage does not keep its events in Kinesis."""
         streams = self._client("kinesis")
         try:
             streams.describe_stream_summary(StreamName=self.address.name)
@@ -169,7 +170,7 @@ class Stage:
         _add(self._catalog.create_table, DatabaseName=database, TableInput={"Name": table.name, **entry})
 
     def wait_until_indexed(self, moment: datetime, now: Callable[[], datetime]) -> None:
-        """Return when everything that was published before is in the index and the archive."""
+        """Return when everything that was published before this moment is in the index and the archive."""
         broker = open_broker(self.settings)
         try:
             for _ in range(MAX_LOOKS_AT_INDEX):
@@ -223,7 +224,7 @@ def _call(call: Callable[..., Any], **request: Any) -> Any:
 
 
 def _add(call: Callable[..., Any], **request: Any) -> None:
-    """Add something to a catalog, unless it is there."""
+    """Call a function that adds an entry to a catalog, and ignore that the entry already exists."""
     try:
         call(**request)
     except (BotoCoreError, ClientError) as error:

@@ -2,13 +2,12 @@
 
 The order makes the copy consistent:
 
-1. The cursors of subscriptions: they must not be ahead of the log.
-2. The documents, which name the topics, and what jobs have reported about Iceberg tables.
-3. The descriptions of Iceberg tables: they must not be ahead of the log.
-4. The index of these topics, once it includes everything that was published before. By then, the archive also has these
-   events, and nothing of the stream is needed.
-5. The archive objects to which the copied index refers, and the files that the descriptions of tables name. They never
-   change, and stay for a day after the last reference, unless an erasure removes them.
+1. The cursors of subscriptions: they must not be ahead of the log. 2. The documents, which name the topics, and what
+jobs have reported about Iceberg tables. 3. The descriptions of Iceberg tables: they must not be ahead of the log. 4.
+The index of these topics, once it includes everything that was published before. By then, the archive also has these
+events, so nothing has to be read from the stream. 5. The archive objects to which the copied index refers, and the
+files that the descriptions of tables name. They never change, and stay for a day after the last reference, unless an
+erasure removes them.
 
 If the parts do not fit each other, because something changed meanwhile, everything but the objects is copied again.
 """
@@ -44,14 +43,14 @@ MAX_COPIES = 5
 COPYING_THREADS = 16
 
 TABLE_COPYING_THREADS = 2
-"""Files of tables may have half a gigabyte each."""
+"""There are few threads, because files of tables may have half a gigabyte each."""
 
 
 def take_stage_backup(
     place: BackupPlace, stage: Stage, now: Callable[[], datetime], version: str
 ) -> tuple[StageManifest, Sequence[str]]:
-    """Take a backup of everything that was acknowledged before the call. Returns it with sentences about what it leaves
-    out.
+    """Take a backup of everything that was acknowledged before the call. Return the backup's manifest, and sentences
+    about what the backup leaves out.
 
     Raises `BackupFailed`.
     """
@@ -112,7 +111,7 @@ class _Copy(Struct, frozen=True):
 
 
 class _TableChanged(Exception):
-    """Raised with the key of a table's file that is gone."""
+    """Raised with the key of a table's file that no longer exists."""
 
 
 class _BackupRun(Struct, frozen=True):
@@ -226,7 +225,7 @@ class _BackupRun(Struct, frozen=True):
                 continue
             yield from items
             if topic.continues is not None:
-                # Records that name that topic belong to this one.
+                # That topic is also copied, because records that name it belong to this topic.
                 waiting.append(topic.continues)
             for partition in range(topic.partitions):
                 for item in self.stage.query(LOG_INDEX_TABLE, segments_key(name, partition)):
@@ -294,7 +293,7 @@ def table_file_reader(place: BackupPlace, copied_files: Iterable[CopiedObject]) 
 
 
 def read_contents(place: BackupPlace, manifest: StageManifest) -> Contents:
-    """The facts about a backup. Raises `BackupFailed` if a part of its tables is damaged."""
+    """The contents of a backup, for checking. Raises `BackupFailed` if a piece of its tables is damaged."""
     contents = Contents()
     for item in place.read_items(manifest.coordination):
         contents.add_coordination_item(item)
