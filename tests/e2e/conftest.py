@@ -93,10 +93,10 @@ def a_storage(api) -> Callable[..., dict]:
     if kind["storage_type"] == "kafka":
         kind = {**kind, "kafka_configuration": {"bootstrap_servers": kafka.servers()}}
 
-    def check_against_description(**changes: object) -> dict:
+    def describe_storage(**changes: object) -> dict:
         return {"id": uuid.uuid4().hex, **kind, **changes}
 
-    return check_against_description
+    return describe_storage
 
 
 def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
