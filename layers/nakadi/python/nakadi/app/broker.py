@@ -163,10 +163,8 @@ def _packages_of_otlp(setting: str) -> Iterator[None]:
 
 
 class BrokerServices(BrokerCore):
-    """Every part of a broker. Each is created once, when somebody first asks for it.
-
-    So a Lambda function loads only the parts that it serves. Each part is defined after the parts that it uses, from
-    the parts of event types down to housekeeping.
+    """Every part of a broker. Each is created once, at its first use, so a Lambda function loads only the parts that it
+    needs. Each part is defined after the parts that it uses, from the parts of event types down to housekeeping.
     """
 
     wrap_sender: WrapSender

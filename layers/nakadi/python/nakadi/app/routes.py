@@ -61,10 +61,10 @@ def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
 
 
 def _answered_when_in_force(route: Route, broker: BrokerServices) -> Route:
-    """Return the route, which now answers a success only when its change is in force in all processes.
+    """Return the route with a handler that answers a success only when the change is in force in all processes.
 
-    It also waits if the request changed nothing: an earlier request that nobody waited for may have made the same
-    change a moment ago.
+    It also waits if the request changed nothing: an earlier request, whose client did not wait for the answer, may have
+    made the same change a moment ago.
     """
     if not route.changes_cached_documents or not broker.has_unknown_neighbours:
         return route

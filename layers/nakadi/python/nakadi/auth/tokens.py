@@ -66,9 +66,10 @@ class _VerifiedToken(Struct, frozen=True):
 
 
 class TokenVerifier:
-    """Verifies tokens. It remembers tokens in use by their hashes: checking a signature takes as long as publishing.
+    """Verifies tokens. It remembers verified tokens by their hashes, because checking a signature takes as long as
+    publishing.
 
-    A remembered token is valid as long as its key is; each call checks the token's times.
+    A remembered token stays verified as long as its key is in the key set; each call checks the token's times.
     """
 
     def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:

@@ -1,5 +1,4 @@
-"""Shared parts that know nothing about events: caches, chores, turns at long work, tasks that
-wait, and metrics.
+"""Shared parts that do not depend on events: caches, chores, turns at long work, tasks that wait, and metrics.
 
 They import only the model and the ports. Begin reading with `caching`.
 """

@@ -20,7 +20,9 @@ SYNC_MARKER_BYTES = 16
 
 
 class BadAvro(Exception):
-    """Raised for content that is not Avro, or is Avro of an unknown kind; the message says why."""
+    """Raised for content that is not an Avro file, or is one that this module does not support; the message says
+    why.
+    """
 
 
 class AvroFile(Struct, frozen=True):
@@ -93,8 +95,8 @@ class _Reader:
         return self._content[start : self._at]
 
     def number(self) -> int:
-        """Read an integer: seven bits in each byte, with even numbers for positive values and odd numbers for negative
-        ones.
+        """Read an integer: seven bits in each byte, in which even numbers stand for values from 0 up, and odd ones for
+        negative values.
         """
         found = shift = 0
         while True:

@@ -23,29 +23,30 @@ Value = TypeVar("Value")
 # Names come from requests: a client that asks for many of them must not fill the memory.
 MAX_CACHE_ENTRIES = 10_000
 
-# The longest time that a value is kept, even if its number is unchanged: a process of an older version, or an
+# The longest time that a value is used, even if the number of changes is the same: a process of an older version, or an
 # operator with a console, may have changed a document without counting the change.
 MAX_CACHE_ENTRY_AGE_SECONDS = 3600.0
 
-# A clock may run a little faster than another.
+# The factor by which a wait is longer, because one clock may run a little faster than another.
 CLOCK_DRIFT_FACTOR = 1.05
 
 CHANGE_COUNT_FORMAT = struct.Struct("<Q")
 
 
 def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
-    """Return when no cache of any process holds a document as it was before this call.
+    """Return when no process uses a cached document as it was before this call.
 
-    A process uses numbers of changes for less than `cache_seconds` after it began to request them. A lookup
-    after this call therefore uses numbers that were read during it.
+    A process uses numbers of changes for less than `cache_seconds` after it began to request them. A lookup after this
+    call therefore uses numbers that were read after this call began.
     """
     clock.sleep(CLOCK_DRIFT_FACTOR * cache_seconds)
 
 
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the machine's two
-    clocks. One of these may be set back; the other stops while the machine is suspended. `began_at_time_of_day` is the
-    same moment as `began_at`. `broker_change_counts` are the counts of this broker's processes at that time.
+    clocks. One of the machine's clocks may be set back; the other stops while the machine is suspended.
+    `began_at_time_of_day` is the same moment as `began_at`. `broker_change_counts` are the counts of this broker's
+    processes at that time.
     """
 
     changes: ChangeCounters
@@ -98,7 +99,7 @@ class ChangeWatch:
         answer: Future[ChangeCountersSnapshot] = Future()
         with self._lock:
             # This thread can use the result of a read in progress if that read began recently, and after every change
-            # that this thread may know of.
+            # that this thread may rely on.
             asking = self._asking
             if asking is None or now - asking[0] >= max_age_seconds or asking[1] != counted:
                 self._asking = mine = (now, counted, answer)
@@ -169,8 +170,8 @@ class ChangeWatchOfSeveralProcesses(ChangeWatch):
 class ChangeCounter:
     """Counts the changes of several processes, in memory that they share.
 
-    Each process has its own number there, so no two processes write the same one. The numbers as a whole differ after
-    every change.
+    Each process has its own number there, so no two processes write to the same number. After every change, the numbers
+    as a whole differ.
     """
 
     def __init__(self, file: int, own_number: int) -> None:
@@ -179,7 +180,8 @@ class ChangeCounter:
         self._lock = threading.Lock()
 
     def count_change(self) -> None:
-        # The lock serves the threads of this process. Other processes write to other places, and only copy this one.
+        # The lock is for the threads of this process. Other processes write to other places in the memory, and only
+        # read this one.
         with self._lock:
             (number,) = CHANGE_COUNT_FORMAT.unpack_from(self._memory, self._own)
             CHANGE_COUNT_FORMAT.pack_into(self._memory, self._own, number + 1)
@@ -191,7 +193,7 @@ class ChangeCounter:
 
 
 class ChangeCountingRegistry:
-    """A registry that counts changes after they are stored and before the caller knows."""
+    """A registry that counts changes after they are stored and before the call returns."""
 
     def __init__(self, registry: Registry, counter: ChangeCounter) -> None:
         self.get, self.list = registry.get, registry.list
@@ -202,13 +204,15 @@ class ChangeCountingRegistry:
     def write(self, *changes: DocumentChange) -> None:
         try:
             self._write(*changes)
-        # Also after a failure, because the change may be stored nevertheless.
+        # A change is counted even after a failure, because it may be stored nevertheless.
         finally:
             self._counter.count_change()
 
 
 class _CachedValue(Struct, Generic[Value], frozen=True):
-    """A cached value. `bucket_change_count` is the number of its bucket before the value was read."""
+    """A cached value. `bucket_change_count` is the number of changes in the bucket of its key before the value was
+    read.
+    """
 
     value: Value
     bucket: int
@@ -247,8 +251,8 @@ class Cache(Generic[Key, Value]):
             # Every request comes here several times, so the usual case is decided without another call.
             watch, look = self._watch, self._watch.valid_snapshot
             age = self._seconds if look is None else now - look.began_at
-            # Quick work never reads the numbers itself. One caller has a thread do so early; otherwise all callers
-            # would need a thread at the same moment.
+            # Quick work never reads the numbers itself. One caller is moved to a thread to read them early; otherwise
+            # all callers would need a thread at the same moment.
             if age >= self._seconds / 2 and (
                 age >= self._seconds
                 or (watch.claim_early_reading() if is_blocking_forbidden.get() else watch.is_early_reading_wanted)
@@ -286,7 +290,7 @@ class Cache(Generic[Key, Value]):
             )
 
     def _drop_expired_entries(self, replaced: Key, now: float) -> None:
-        """Drop at most two expired entries for each new one, so that they become fewer.
+        """Drop at most two expired entries for each new one, so that expired entries become fewer.
 
         Entries are in the order in which they expire: a replaced entry moves to the end.
         """

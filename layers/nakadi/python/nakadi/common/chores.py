@@ -25,7 +25,8 @@ class ChoreStopped(BaseException):
 
 
 def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) -> bool:
-    """Do one part of a chore, and return whether it succeeded. The log says "The {operation} of {thing} failed".
+    """Call `work`, which is one part of a chore, and return whether it succeeded. The log says "The {operation} of
+    {thing} failed".
 
     `operation` is also the label under which failures are counted, so there must be few of them. Anything that is not
     an `Exception`, such as `ChoreStopped`, passes through and ends the whole chore.

@@ -1,7 +1,8 @@
 """Metrics of each client: the times of its requests by path, and the bytes that its streams have sent.
 
-Monitoring reads these figures at separate paths, `/request-metrics` and `/stream-metrics`. Clients choose the
-names, so only the most recent ones are kept: a client that keeps requesting new paths does not displace those in use.
+Monitoring reads these figures at separate paths, `/request-metrics` and `/stream-metrics`. Clients choose the names, so
+only the rows that were used most recently are kept: a client that keeps requesting new paths does not displace rows
+that are in use.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `msgspec` prepares a type at the first conversion to it. It stores its findings in the class step by step, and without a
 lock: another thread that prepares the same class can read an incomplete state, and the process crashes. So this module
-prepares types at import, and no other code in the package converts to types that threads share.
+prepares types at import, and no other code in the package converts to types that several threads use.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ class Converter(Generic[T]):
 
     def from_builtins(self, value: Any) -> T:
         """Raises `ValidationError` of `msgspec` if the value does not fit."""
-        # The keys of a mapping may be numbers, which are texts in JSON.
+        # `str_keys`: the keys of a mapping may be numbers, which are texts in JSON.
         return convert(value, self._kind, str_keys=True)

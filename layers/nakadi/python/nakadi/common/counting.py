@@ -50,7 +50,7 @@ class BoundedLabelValues:
             return frozenset(self._known)
 
     def forget(self, names: Collection[str]) -> None:
-        """Make room for other names."""
+        """Remove these names, to make room for other names."""
         with self._lock:
             self._known.difference_update(names)
 
@@ -76,7 +76,7 @@ class MetricDefinition(Struct, frozen=True, kw_only=True):
 
 
 class Counter:
-    """A number that only grows, for each combination of labels."""
+    """A number for each combination of labels, which only grows."""
 
     kind: Literal["counter", "gauge"] = "counter"
 
@@ -101,7 +101,9 @@ class Counter:
         self._followed.append(read)
 
     def add_named_source(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Read values by the only label, with the same limit on names as other metrics."""
+        """Read values by the metric's only label whenever metrics are read, with the same limit on names as other
+        metrics.
+        """
         self.add_bounded_source(lambda: {(name,): value for name, value in read().items()})
 
     def add_bounded_source(self, read: ReadRows) -> None:
@@ -117,14 +119,16 @@ class Counter:
         self.add_source(read_bounded)
 
     def forget(self, names: Collection[str]) -> None:
-        """Drop the values of event types."""
+        """Drop the values of these event types."""
         if "event_type" in self.definition.labels:
             place = self.definition.labels.index("event_type")
             with self._lock:
                 self._values = {labels: value for labels, value in self._values.items() if labels[place] not in names}
 
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        """Take over the counts of several processes. The sum has no more names than one process."""
+        """Replace all values by the sums over several processes. The sums have no more names than the values of one
+        process.
+        """
         self._values, self._followed = {}, []
         for part in parts:
             for found, value in part.items():
@@ -176,8 +180,8 @@ class Gauge(Counter):
 
 
 class Distribution(Struct):
-    """`bucket_counts` has the number of values up to each bound, and at the end the number of values beyond all
-    bounds.
+    """A distribution of values. `bucket_counts` has the number of values up to each bound, beyond the previous one, and
+    at the end the number of values beyond all bounds.
     """
 
     bucket_counts: list[int]
@@ -218,7 +222,7 @@ class Histogram:
             self.row_for_update(labels).add_value(value, self.bounds)
 
     def row_for_update(self, labels: Labels) -> Distribution:
-        """A row that only the holder of the lock may change."""
+        """The row for these labels, which only the holder of the lock may change."""
         row = self._rows.get(labels)
         if row is None:
             row = self._rows[labels] = Distribution([0] * (len(self.bounds) + 1))

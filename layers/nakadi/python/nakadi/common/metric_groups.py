@@ -32,13 +32,14 @@ MIN_EVENTS_FOR_RATIO = 100
 
 
 def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
-    """Make each counter read a column. A counter adds up the rows that agree in the first parts of their keys, one part
-    for each of its labels.
+    """Make each of these counters read one column of the rows. A counter adds up the rows that agree in the first parts
+    of their keys, one part for each of its labels.
     """
 
     def totals(column: int, labels: int) -> MetricRows:
         found: dict[Labels, float] = {}
-        # A copy of the table. A row may grow while it is read, if events are counted at that moment.
+        # The table is copied under the lock. A row may still grow while it is read, if events are counted at that
+        # moment.
         with lock:
             copied = rows.copy()
         for key, (numbers, _) in copied.items():

@@ -1,9 +1,9 @@
-"""Metrics: the counts and times of a process, in one object that every counting part receives.
+"""Metrics: the counts and times of a process, in one object, which is passed to every part that counts.
 
 Counting does not depend on who reads the metrics: `http/routes/monitoring.py` writes metrics as JSON and in Prometheus'
-format, and processes on AWS send them to CloudWatch. A source provides values that can be read at any time, such as the
-length of a queue, only when somebody reads metrics. `counting` implements this, and docs/metrics.md explains each
-metric.
+format, and processes on AWS send them to CloudWatch. Values that can be read at any time, such as the length of a
+queue, come from sources, which are called only when metrics are read. `counting` implements this, and docs/metrics.md
+explains each metric.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Metrics:
 
     def forget_deleted_event_types(self) -> None:
         """Drop the counts of deleted event types to make room for others. Call this before metrics are read, because it
-        asks the registry. If something counts under a deleted name at that moment, the next call drops it.
+        reads the registry. If something counts under a deleted name at that moment, the next call drops it.
         """
         deleted = frozenset(self.find_deleted(self._names.values()))
         if deleted:
@@ -94,7 +94,8 @@ class Metrics:
             self._sent.forget(deleted)
             self._stored.forget(deleted)
             self.partition_loads.forget(deleted)
-            # The names are forgotten last: a name that is counted at this moment must not get a row that no list knows.
+            # The names are forgotten last: otherwise a name that is counted at this moment could get a row that is in
+            # no list of names.
             self._names.forget(deleted)
 
     def _define_requests(self) -> None:

@@ -28,6 +28,6 @@ def following_states(transitions: Transitions[State, Fact], state: State, fact: 
 
 
 def following_state(transitions: Transitions[State, Fact], state: State, fact: Fact) -> State:
-    """The only state that follows."""
+    """The state that follows, if the table has exactly one."""
     [only] = following_states(transitions, state, fact)
     return only

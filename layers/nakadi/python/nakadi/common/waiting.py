@@ -1,4 +1,4 @@
-"""Tasks: coroutines that say `await` where they wait, and leave to their runner which thread waits meanwhile.
+"""Tasks: coroutines that `await` operations, while whoever runs the task decides which thread waits for them.
 
     async def publish(event_log: EventLog) -> bool:
         fates = await event_log.append("a-topic", {0: [record]})
@@ -70,7 +70,7 @@ class Callback(Wait[T]):
 
 
 class ThreadCall(Wait[T]):
-    """Work that blocks: done in one of these threads, or in the caller's thread if its runner blocks."""
+    """A blocking call. It runs in one of these threads, or in the current thread if the runner of the task blocks."""
 
     __slots__ = ("_threads", "_work")
 
@@ -95,7 +95,7 @@ class CallThreads:
         try:
             self._threads.submit(call_and_report, work, done)
         except RuntimeError:
-            # The threads are closed, and so is the store, which reports this itself.
+            # The threads are closed, so call here: the store is closed too, and raises that itself.
             call_and_report(work, done)
 
     def close(self) -> None:
@@ -148,7 +148,9 @@ def run_blocking(task: Task[T]) -> T:
 
 
 def begin_task(task: Task[T], done: Done[T], outcome: Any = None) -> None:
-    """Run a task until it waits, and return. It continues in the threads that bring the awaited results."""
+    """Run a task until it waits, and return. The task then continues in the threads that deliver the awaited
+    results.
+    """
     try:
         wait = resume(task, outcome)
     except StopIteration as end:

@@ -28,7 +28,7 @@ WORK_ABANDONED_MESSAGE = "The work was given up, because the client closed its c
 class NeedsThread(BaseException):
     """Raised by quick work before it would wait, or before a slow step.
 
-    It is not a failure, so it is not an `Exception`, which many callers would handle.
+    It is a `BaseException`, because it is not a failure, and callers that handle `Exception` must not handle it.
     """
 
 
@@ -37,7 +37,8 @@ is_blocking_forbidden: ContextVar[bool] = ContextVar("is_blocking_forbidden", de
 
 
 def run_without_blocking(work: Callable[[], Result]) -> Result:
-    """The result of work that blocks everything else in the process, so it must end within milliseconds.
+    """The result of quick work, which must end within milliseconds, because everything else in the process waits
+    meanwhile.
 
     Raises `NeedsThread` before the work waits.
     """
@@ -60,7 +61,9 @@ def client_never_gone() -> bool:
 
 
 class LongWorkQueue:
-    """`max_waiting` is the number of threads that may wait at once, so that some are left for short work."""
+    """Turns at long work, one at a time. `max_waiting` is the number of threads that may wait at once, so that some are
+    left for short work.
+    """
 
     def __init__(self, max_waiting: int = MAX_WAITING_THREADS, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> None:
         self._max_waiting = max_waiting

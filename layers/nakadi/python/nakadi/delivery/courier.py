@@ -94,7 +94,7 @@ RATE_SECONDS = 60.0
 class CourierParts(Struct, frozen=True, kw_only=True):
     """What all couriers of a process share.
 
-    `get_sender` loads the client for a type of sinks at its first call, which takes a while, so call it in a thread.
+    The first call of `get_sender` for a type of sink imports its client, which takes a while, so call it in a thread.
     Call `open_secrets` and `pause_sink` in a thread too. `reading_subject` returns the subject with whose permissions a
     sink reads events.
     """

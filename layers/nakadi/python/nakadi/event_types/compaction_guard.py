@@ -21,7 +21,7 @@ from nakadi.ports.log_index import LogIndex
 class CompactionGuard(Struct, frozen=True, kw_only=True):
     """Decides which events compaction must not touch yet, so that tables get every published event.
 
-    It waits for at most `longest_delay`: if no job runs, events are compacted then.
+    Compaction is delayed by at most `longest_delay`: after that, events are compacted even if no job runs.
     """
 
     event_types: EventTypes

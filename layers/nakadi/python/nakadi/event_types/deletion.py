@@ -41,9 +41,10 @@ class Dependents(Protocol):
         """The subscriptions to the event type, and the members that they have declared."""
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
-        """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.
+        """Changes and conditions for the write that removes an event type, so that no resource depends on the event
+        type afterwards.
 
-        Raises `Conflict` if something depends on it that may not be removed with it.
+        Raises `Conflict` if a resource depends on it that may not be removed with it.
         """
 
     def clear_deleted_subscriptions(self) -> None:

@@ -154,9 +154,9 @@ class EventTypes:
         self._latest.pop(event_type.name, None)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
-        """Call `attempt`, which reads, decides and writes, until no other process has written in between.
+        """Call `attempt`, which reads, decides and writes, again until no other process has written in between.
 
-        `attempt` is also repeated if a topic is unknown, because the event type was then deleted or moved after it was
+        `attempt` is also repeated after `UnknownTopic`, because the event type was then deleted or moved after it was
         read.
         """
         for _ in range(MAX_EVENT_TYPE_WRITE_ATTEMPTS):

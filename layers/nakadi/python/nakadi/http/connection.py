@@ -97,13 +97,15 @@ class _ParsingStopped(Exception):
 class Connection(asyncio.Protocol):
     """The connection of a client.
 
-    * An `Upgrade` is ignored, and the body after it is read like any other. * A head has a size and a time that it must
-    not exceed, as bodies have in the edge. * A request for a host that is not served is refused before its body. * Two
-    readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP. *
-    Unreadable requests are answered by a Problem. * A client that has closed its half after a whole request gets its
-    answer. * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection. * A client that does
-    not read its answers gets no further ones, however many requests it has sent. * The edge may close it, through
-    `connection` in the state of its requests.
+    * An `Upgrade` is ignored, and the body after it is read like any other.
+    * A head has a size and a time that it must not exceed, as bodies have in the edge.
+    * A request for a host that is not served is refused before its body.
+    * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
+    * Unreadable requests are answered by a Problem.
+    * A client that has closed its half after a whole request gets its answer.
+    * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection.
+    * A client that does not read its answers gets no further ones, however many requests it has sent.
+    * The edge may close the connection, through `connection` in the state of its requests.
     """
 
     transport: asyncio.Transport

@@ -21,10 +21,11 @@ READINESS_TIMEOUT_SECONDS = 2.0
 
 
 class ReadinessCheck:
-    """`probe` sends a request and raises if there is no answer. It may also never return.
+    """Checks whether the registry answers. `probe` sends a request to the registry and raises if there is no answer; it
+    may also never return.
 
-    Its result is valid for a moment. While it runs, no other probe begins, so a registry that does not answer blocks
-    one thread, not one for each request of a load balancer.
+    The result of a probe is valid for a moment. While a probe runs, no other probe begins, so a registry that does not
+    answer blocks one thread, not one for each request of a load balancer.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ MAX_CACHED_PATH_LENGTH = 300
 
 
 class Lane(StrEnum):
-    """Which threads of a process work on a request.
+    """A group of requests with threads of its own in each process.
 
-    Each lane has its own threads. So requests that wait for something, such as a registry that does not answer, can
-    fill their own lane and no other.
+    So requests that wait, for example for a registry that does not answer, can occupy only the threads of their own
+    lane.
     """
 
     IMMEDIATE = "immediate"

@@ -90,7 +90,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
             address, port = listening.getsockname()[:2]
-            settings.served_hosts_at(address)  # otherwise each worker would report the same mistake, less clearly
+            settings.served_hosts_at(address)  # otherwise each worker would report this mistake
             command = worker_command(
                 settings, variables, [f"--bound={address}", f"--port={port}", *logging_options(options)]
             )

@@ -293,10 +293,10 @@ class OwnConnections:
 
 
 class Supervisor:
-    """Runs workers until it is stopped, or gives up. Belongs to the event loop in which it is created.
+    """Runs workers until it is stopped, or gives up. A supervisor belongs to the event loop in which it is created.
 
-    Everything but `_release_leases` runs on that loop, so nothing here needs a lock: nothing else runs there between
-    two awaits.
+    All methods but `_release_leases` run on that loop, where no other code runs between two awaits, so no lock is
+    needed.
     """
 
     def __init__(

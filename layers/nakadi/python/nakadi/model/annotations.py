@@ -4,7 +4,8 @@
     ['The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by']
 
 Everybody may set their own annotations, so the broker does not reject a misspelled one. The prefixes below belong to
-the broker: an unknown name under them is most likely a mistake, which nobody notices until its effect is missed.
+the broker: an unknown name under them is most likely a mistake, which its author would notice only when the expected
+effect is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
 SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 EXPECTATION_ANNOTATION = "nakadi.io/expect"
-"""States an expectation, and so does each annotation whose name begins with this one and a hyphen."""
+"""States an expectation. So does each annotation whose name begins with this name and a hyphen."""
 PERSONAL_DATA_ANNOTATION = "nakadi.io/personal-data"
 TABLE_OBJECTIVE_ANNOTATION = "nakadi.io/table-objective"
 DEDUPLICATION_ANNOTATION = "nakadi.io/deduplication-window-seconds"
@@ -41,11 +42,13 @@ EVENT_TYPE_ANNOTATIONS = (
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 PRESSURE_METRIC_ANNOTATION = "nakadi.io/pressure-metric"
-"""`on`: housekeeping on AWS shows the pressure of the subscription as a metric, to scale its consumers by."""
+"""`on`: housekeeping on AWS shows the pressure of the subscription as a metric, by which its consumers can be
+scaled.
+"""
 SUBSCRIPTION_ANNOTATIONS = (SEND_COUNT_ANNOTATION, POLICY_ANNOTATION, PRESSURE_METRIC_ANNOTATION)
 
 MAX_WARNINGS = 5
-"""The number of warnings that fit into a header of an answer."""
+"""How many warnings a header of an answer has at most."""
 
 
 def annotation_warnings(keys: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Subjects, the authorization lists of a resource, and the decisions of administrators."""
+"""Subjects, the authorization lists of resources, and the features and blocks that administrators decide on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ResourceType(StrEnum):
 
 
 class Attribute(Struct, frozen=True, order=True, array_like=True):
-    """A fact about a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
+    """A property of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
 
     data_type: str
     value: str

@@ -25,11 +25,11 @@ TRACE_ATTRIBUTES = ("traceparent", "tracestate")
 PARTITION_KEY_ATTRIBUTE = "partitionkey"
 
 POSITION_ATTRIBUTES = ("offset", "eventtype", "cursortoken")
-"""Attributes for the place where a CloudEvent was read, beside its `partition`.
+"""Attributes that name the place where a CloudEvent was read, besides `partition`.
 
-A republished event has another place.
+They are dropped when it is published again, because it then has another place.
 """
 
 is_attribute_name = re.compile(r"[a-z0-9]{1,100}", re.ASCII).fullmatch
 find_control_character = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
-"""No text of an attribute has one."""
+"""Finds a control character, which the text of an attribute must not have."""

@@ -1,4 +1,4 @@
-"""Event types: their definitions, their schemas, and the places of their events."""
+"""Event types: their definitions, their schemas, and the storages and timelines of their events."""
 
 from __future__ import annotations
 
@@ -85,16 +85,18 @@ class StorageType(StrEnum):
 
 DEFAULT_STORAGE_ID = "default"
 
-# This is the service's own rule; an id of another form could contain other parts of a URL.
+# This is Kinesis' own rule for names of streams; a name of another form could contain other parts of a URL.
 STREAM_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
-# Hosts with ports, and the possible prefixes of topics: neither can contain other parts of a URL.
+# Hosts with ports, and the possible prefixes of topics: these forms cannot contain other parts of a URL.
 KAFKA_SERVERS_PATTERN = re.compile(r"[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}(,[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}){0,31}")
 TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 
 
 class Storage(Struct, frozen=True, kw_only=True):
-    """A storage. The form of `configuration` depends on the type; the broker stores it as the client sent it."""
+    """A storage. The form of `configuration` depends on the type of the storage; the broker stores it as the client
+    sent it.
+    """
 
     id: str
     type: StorageType
@@ -107,7 +109,7 @@ def is_stream_name(name: object) -> bool:
 
 
 def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
-    """Whether a configuration names a Kafka cluster, and has no members without effect."""
+    """Whether a configuration names a Kafka cluster, and has no members that mean nothing."""
     servers, prefix = configuration.get("bootstrap_servers"), configuration.get("topic_prefix", "")
     return (
         configuration.keys() <= {"bootstrap_servers", "topic_prefix"}
@@ -121,10 +123,10 @@ def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
 class Timeline(Struct, frozen=True, kw_only=True):
     """One generation of an event type's log. `topic` names it in its storage's event log, and is never used twice.
 
-    `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
-    `cleaned_up_at` of a closed timeline is when its events may be removed; `deleted` is set once they are gone. The
-    topic of an `adopted` timeline belongs to another broker, and is never deleted. A timeline `after_loss` began
-    because events were lost at the end of the previous one, which ends at the last certain offset.
+    `latest_positions` (partition -> offset of the last event, -1 without events) is set once the timeline is closed.
+    `cleaned_up_at` of a closed timeline is when its events may be removed; `deleted` is set when they are about to be
+    removed. The topic of an `adopted` timeline belongs to another broker, and is never deleted. A timeline `after_loss`
+    began because events were lost at the end of the previous one, which ends at the last certain offset.
     """
 
     id: str
@@ -146,7 +148,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class Cursor(Struct, frozen=True):
-    """A position as a client wrote it. Delivery continues *after* it."""
+    """A position as a client wrote it; reading continues after it."""
 
     partition: str
     offset: str
@@ -171,7 +173,7 @@ WINDOW_PATTERN = re.compile("[1-9][0-9]{0,5}")
 
 
 class Deduplication(Struct, frozen=True, kw_only=True):
-    """How long the broker does not store an event with the id of an earlier one."""
+    """For how long the broker does not store another event with the same id."""
 
     window_seconds: int
 
@@ -252,10 +254,10 @@ class OwnerSelector(Struct, frozen=True, kw_only=True):
 class EventType(Struct, frozen=True, kw_only=True, dict=True):
     """A registered event type. Derived values are computed once, since each batch needs them.
 
-    `id` is new at every creation, so that a deleted name can be used again without its past. `timelines` are all
-    timelines to which events were ever written, oldest first; `switching_to` is the next one while it is being
-    prepared. `revision` counts the writes of the registered entry: a change is stored only if no other change came
-    first.
+    `id` is new at every creation, so that an event type with a name that was used before has nothing of the deleted
+    one. `timelines` are all timelines to which events were ever written, oldest first; `switching_to` is the next one
+    while it is being prepared. `revision` counts the writes of the registered entry: a change is stored only if no
+    other change was stored since the entry was read.
     """
 
     id: str

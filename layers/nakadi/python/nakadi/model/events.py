@@ -45,8 +45,8 @@ class Record(NamedTuple):
 
 
 class RecordLines(Sequence[Record]):
-    """Records that have only a value, and perhaps a key each: one value per line, without a final line break. Each
-    record is created only when somebody looks at it.
+    """Records that have only a value, and perhaps a key each: one value per line, without a final line break. A record
+    is created only when it is accessed.
     """
 
     __slots__ = ("keys", "number", "text")
@@ -104,8 +104,8 @@ class StoredEvent(NamedTuple):
 class EventTextBlock(NamedTuple):
     """Adjacent events of one commit that have only a value, with commas between them.
 
-    A stream sends them in this form: a batch is a piece of the text. `ends` has the end of each event: searching for it
-    takes longer than copying the text.
+    A stream sends them in this form: a batch is a piece of the text. `ends` has the end of each event in the text,
+    because searching for these ends would take longer than copying the text.
     """
 
     first_offset: int
@@ -149,9 +149,9 @@ class EventTextBlock(NamedTuple):
 
 
 class LazyEvents(Sequence[StoredEvent]):
-    """Events that are created only when somebody looks at them. Code that needs only their text takes it from `blocks`.
+    """Events that are created only when they are accessed. Code that needs only their text takes it from `blocks`.
 
-    A stream sends most events without looking at them, and creating them would take longer than everything else.
+    Streams send most events without accessing them, and creating them would take longer than all other work.
     """
 
     __slots__ = ("_starts", "blocks")
@@ -257,12 +257,12 @@ class OffsetBounds(Struct, frozen=True):
 
 
 class AppendStored(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is durable."""
+    """The result for a partition's part of an append: it is durable."""
 
 
 class AppendRefused(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is not stored, or not provably so, with the reason in the words
-    of the API.
+    """The result for a partition's part of an append: it is not stored, or not known to be stored, with the reason in
+    the words of the API.
     """
 
     reason: str
@@ -277,15 +277,17 @@ class EventPlace(Struct, frozen=True, array_like=True):
 
 
 class DuplicateEvent(Struct, frozen=True):
-    """The fate of an event that is not stored again, because an event with its id exists: at this place, if that is
-    known.
+    """The result for an event that is not stored again, because an event with its id is already stored: at this place,
+    if that is known.
     """
 
     first: EventPlace | None
 
 
 class AppendStoredExcept(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is durable except for these events, by index."""
+    """The result for a partition's part of an append: it is durable except for these events, by their index in the
+    part.
+    """
 
     exceptions: Mapping[int, DuplicateEvent | AppendRefused]
 
@@ -304,7 +306,7 @@ def indices_within_partitions(partitions: Sequence[int]) -> Iterator[int]:
 def fates_of_events(
     partitions: Sequence[int], fates: Mapping[int, AppendResult]
 ) -> Iterator[DuplicateEvent | AppendRefused | None]:
-    """The fate of each event of a batch; None for a stored event."""
+    """The result for each event of a batch; None for a stored event."""
     for partition, index in zip(partitions, indices_within_partitions(partitions), strict=True):
         fate = fates[partition]
         if isinstance(fate, AppendStoredExcept):

@@ -1,4 +1,4 @@
-"""The log index's information about a log: records of a stream in the order of their numbers, and archived segments."""
+"""What the log index has about a log: how far a stream's records are numbered, and where events are archived."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 
 class RecordPosition(NamedTuple):
-    """The place of a record in a stream. One cannot compare sequence numbers of different shards."""
+    """The place of a record in a stream. Sequence numbers of different shards cannot be compared."""
 
     shard: str
     sequence: int
@@ -25,7 +25,7 @@ class UnfinishedAppendPart(NamedTuple):
 
 
 class IndexingState(Struct, frozen=True, kw_only=True):
-    """The state of a partition after the record at `last_position`: everything that later offsets depend on."""
+    """The state of a partition after the record at `last_position`: it has everything on which later offsets depend."""
 
     last_position: RecordPosition | None = None
     next_offset: int = 0
@@ -37,7 +37,7 @@ class IndexingState(Struct, frozen=True, kw_only=True):
 NOTHING_INDEXED = IndexingState()
 
 SEALED_AT_INDEX_END = RecordPosition("", 0)
-"""The seal of a partition that ends where its index ends: no record has this place."""
+"""Stands for the seal of a partition that ends where its index ends: no record has this position."""
 
 
 class ShardProgress(NamedTuple):
@@ -73,7 +73,7 @@ class IndexSegment(Struct, frozen=True, kw_only=True):
     `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
     Reading the stream from `state_before` finds them, or reading `location`, if it is set. `event_count` is the number
-    of remaining events, if they were counted when they were written.
+    of events in the segment, if they were counted when it was written.
     """
 
     state_before: IndexingState
@@ -102,11 +102,11 @@ class IndexHead(Struct, frozen=True):
 class Topic(Struct, frozen=True, kw_only=True, rename={"begun_after_gaps": "behind"}):
     """A topic of the log. `oldest` and `compacted` have offsets by partition; a missing partition is at 0.
 
-    Events before `oldest` are gone. Events before `compacted` must be read from the archive.
+    Events before `oldest` no longer exist. Events before `compacted` must be read from the archive.
 
-    A topic may have ended at the end of its index. Its records then belong to the topic `continued_in` too, which
-    counts the later ones; that topic `continues` this one, and was `begun_after_gaps`. A deleted topic with a
-    continuation remains as a topic without partitions, since its records still arrive.
+    A topic may have ended at the end of its index. Its later records then belong to the topic `continued_in`, which
+    numbers them; that topic `continues` this one, and was `begun_after_gaps`. A deleted topic with a continuation
+    remains as a topic without partitions, since its records still arrive.
     """
 
     partitions: int

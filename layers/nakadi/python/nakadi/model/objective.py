@@ -12,10 +12,10 @@ from nakadi.model.events import microseconds_since_epoch
 
 MAX_OBJECTIVE_SECONDS = 7 * 24 * 3600
 MAX_OBJECTIVE_PERCENT = 99.999
-"""An objective without any room for late events could only be missed, and has no burn rate."""
+"""The greatest percentage: an objective that allows no late events could only be missed, and has no burn rate."""
 
 WINDOWS_IN_MINUTES = SHORT_WINDOW, LONG_WINDOW = 5, 60
-"""The windows of subscriptions."""
+"""The windows over which the burn rates of subscriptions are computed."""
 
 _MICROSECONDS_PER_MINUTE = 60_000_000
 
@@ -119,7 +119,9 @@ def windows_of(
 
 
 def lasting_burn_rate(windows: Sequence[Window]) -> float:
-    """The lowest burn rate of all windows, which a problem raises only if it lasts and still exists."""
+    """The lowest burn rate of all windows. A problem raises it only if the problem has lasted for a while and still
+    exists.
+    """
     return min(each.burn_rate for each in windows)
 
 
@@ -129,7 +131,7 @@ def pressure_of(lag_seconds: float, within_seconds: int) -> float:
 
 
 def _within(counts: Iterable[MinuteCounts], minutes: int, now: datetime) -> Iterator[MinuteCounts]:
-    # The clocks of two processes may differ, so counts of a future minute are included.
+    # Counts of a later minute are included, because the clocks of two processes may differ.
     oldest = minute_of(now) - minutes
     return (each for each in counts if each.minute > oldest)
 

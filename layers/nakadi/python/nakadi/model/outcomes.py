@@ -16,8 +16,8 @@
     └── TryLater               not now, perhaps soon
         └── StillRunning       ... the work continues, longer than its caller may wait
 
-An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
-it says that a part of the broker failed. The whole package keeps faults apart from outcomes.
+An outcome is an answer to a client, and its `detail` is written for that client. A *fault* is not: it says that a part
+of the broker failed. The whole package keeps faults apart from outcomes.
 
     Fault
     └── Unavailable            a store or a log did not answer; nothing is known to be lost
@@ -183,9 +183,10 @@ class BadSetting(Exception):
 
 # The limit for a name, a path to a field, or an offset.
 MAX_TEXT_CHARACTERS = 1000
-# Fields, annotations, labels: values that are read with every event or returned with every event type.
+# The limit for the number of annotations, labels or other fields, which are read with every event or returned with
+# every event type.
 MAX_ANNOTATIONS_OR_LABELS = 100
-# Names in a separate list.
+# The limit for the names of each kind in the blacklist.
 MAX_BLACKLIST_NAMES_PER_KIND = 10_000
 
 

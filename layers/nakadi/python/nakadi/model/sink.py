@@ -14,7 +14,7 @@ from nakadi.model.authorization import Subject
 class SinkType(StrEnum):
     HTTP = "http"
     EVENT_TYPE = "event-type"
-    """Another event type of this broker."""
+    """The sink is another event type of this broker."""
     LAMBDA = "lambda"
     SQS = "sqs"
     SNS = "sns"
@@ -80,7 +80,7 @@ class SinkDraft(Struct, frozen=True, kw_only=True):
 
 
 class SinkPause(Struct, frozen=True):
-    """Why nothing is delivered, and since when."""
+    """A pause of a sink: why nothing is delivered, and since when."""
 
     reason: str
     at: datetime
@@ -117,7 +117,7 @@ class Sink(Struct, frozen=True, kw_only=True):
 
 
 class SigningSecret(Struct, frozen=True):
-    """A secret that deliveries are signed with, until it expires."""
+    """A secret with which deliveries are signed until it expires."""
 
     value: str
     expires_at: datetime | None = None
@@ -153,7 +153,7 @@ class EndedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """The state of deliveries to a sink, as the process that delivers last wrote it.
+    """The state of deliveries to a sink, as the delivering process last wrote it.
 
     The counts begin with the process, or with the sink's last change. The newest attempt comes first. `problem` says
     why there is no stream.

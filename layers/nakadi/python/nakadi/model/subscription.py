@@ -1,5 +1,4 @@
-"""Subscriptions: many consumers of some event types, one cursor for each partition, and the state that their streams
-share."""
+"""Subscriptions: their event types and cursors, and the state that their streams share."""
 
 from __future__ import annotations
 
@@ -48,8 +47,9 @@ class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     `event_types` are sorted and without duplicates: together with the application and the group, they identify the
     subscription. `revision` counts the writes of the registered entry.
 
-    `reads` are the paths of the members that it reads, None if it declares nothing; with `projection`, it receives only
-    those. `declared_versions` are the schema versions at the time of the declaration, by event type.
+    `reads` are the paths of the members that it has declared to read, None without a declaration; with `projection`,
+    its events have only these members. `declared_versions` are the schema versions at the time of the declaration, by
+    event type.
     """
 
     id: str
@@ -127,7 +127,7 @@ class Replay(Struct, frozen=True):
 
 
 class PartitionAssignment(Struct, frozen=True):
-    """The line of a partition in the assignment.
+    """The entry of a partition in the assignment.
 
     `owner` is the session that reads the partition, and the only one that may commit; `next_owner` gets the partition
     when the owner releases it. `failed_streams` is how many streams ended without a commit; `search_end` is the end of
@@ -149,11 +149,12 @@ class PartitionAssignment(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True, kw_only=True, array_like=True):
-    """A stream of the subscription: with the partitions that it named, or as one of the streams that share the others.
+    """A stream of the subscription.
 
-    It lives as long as it is in the assignment and the process that serves it, `process_id`, has a lease.
+    It has the partitions that it named, or shares the others with other streams. It is alive as long as it is in the
+    assignment and the process `process_id`, which serves it, has a lease.
 
-    Any process may write a request for the process that serves it: `is_leaving` asks it to end now, and
+    Any process may write a request for the process that serves it: `is_leaving` asks the session to end now, and
     `extensions_requested` counts requests for more time to commit. The session answers with `extensions_granted`, and
     with `commit_by`, the time that the latest extension grants. `flush_timeout` is how many seconds an event may wait
     to share a batch with others. Older versions of the broker write none of these.
@@ -188,13 +189,15 @@ class Standstill(Struct, frozen=True, array_like=True):
 
 
 class SetOffsets(Struct, frozen=True):
-    """The task to set offsets. A task without offsets only ends the streams."""
+    """The task of a reset that sets offsets. Without offsets, it only ends the streams."""
 
     positions: tuple[tuple[EventTypePartition, Position], ...] = ()
 
 
 class Redrive(Struct, frozen=True):
-    """The task of sending parked events again: the events of one partition with one key; None means all of them."""
+    """The task of a reset that sends parked events again: the events of one partition with one key; None means all of
+    them.
+    """
 
     partition_and_key: tuple[EventTypePartition, str] | None = None
 
@@ -203,12 +206,12 @@ ResetTask = SetOffsets | Redrive
 
 
 class Reset(Struct, frozen=True):
-    """All streams end, and none may begin until the reset has ended or expired, because nobody may read during its
-    task.
+    """A request that all streams end, so that `task` can be carried out while no stream reads. No stream may begin
+    until the reset has ended or expired.
 
     `began_at` is by the clock of the process that wrote it. Any process may carry out the `task` once the last session
-    is gone. Older versions of the broker write neither. `is_claimed` says that one process is about to carry it out, so
-    no other may.
+    has ended. Older versions of the broker write neither. `is_claimed` says that one process is carrying out the task,
+    so no other may.
     """
 
     id: str
@@ -219,8 +222,8 @@ class Reset(Struct, frozen=True):
 
 
 class EndedReset(Struct, frozen=True):
-    """The end of the last reset. `failure` says why it failed, if it did. `task` is set until the caller has learned
-    the end.
+    """The end of the last reset. `failure` says why it failed, if it did. `task` is set until the client has got the
+    outcome.
     """
 
     id: str
@@ -230,11 +233,13 @@ class EndedReset(Struct, frozen=True):
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """The one record of a subscription that decides everything. A write succeeds only if nobody else has changed it.
+    """The record that says which stream of a subscription reads which partition. A write succeeds only if no other
+    process has changed the assignment since it was read.
 
     `initialised` says that every partition has its first offset; until then, there is nothing to stream.
-    `timed_out_sessions` are the latest of these, so that the answer to a late commit can say why it is refused.
-    `standstills` has at most one entry for each partition, which is obsolete once the offset moves on.
+    `timed_out_sessions` are the latest sessions that ended without a commit in time, so that the answer to a late
+    commit can say why it is refused. `standstills` has at most one entry for each partition, which is obsolete once the
+    offset has moved on.
     """
 
     revision: int = 0
@@ -334,7 +339,7 @@ class SubscriptionChange(StrEnum):
 
 
 class OffsetsCommitted(Struct, frozen=True):
-    """A session's commit, for listeners. It contains every change, so that they need not read the offsets."""
+    """A session's commit, for listeners. It contains all positions, so that listeners need not read the offsets."""
 
     session: str
     positions: tuple[tuple[EventTypePartition, Position], ...]

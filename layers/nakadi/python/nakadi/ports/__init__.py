@@ -1,4 +1,4 @@
-"""The broker's needs from the outside world, as promises on which callers rely.
+"""What the broker needs from stores, logs and the clock, as promises on which callers rely.
 
 Ports are synchronous, except for calls that most requests wait for: `append` and `commit` are tasks of
 `nakadi.common.waiting`. Each port has one contract suite in tests/contracts that every engine passes; where this text
@@ -9,5 +9,5 @@ A port that is closed stays closed. From then on each of its methods raises `Una
 no listener; an answer that is read piece by piece raises when the next piece is read. Closing again changes nothing,
 and functions that end a watch may still be called. A call in progress has its effect or raises `Unavailable`.
 
-Each port has a file, which imports only the model. Begin reading with `event_log`.
+Each port has its own file, which imports only the model. Begin reading with `event_log`.
 """

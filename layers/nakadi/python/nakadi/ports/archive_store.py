@@ -30,8 +30,8 @@ class ArchiveStore(Protocol):
         """Remove objects. Missing ones are not an error."""
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects with keys that begin with this prefix, in no order, including the remains of an unfinished
-        object.
+        """The objects with keys that begin with this prefix, in no particular order, including what remains of an
+        unfinished object.
 
         `prefix` ends with a slash. Objects that are put meanwhile may be missing.
         """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
-    # A function that publishes needs no subscriptions, and starts sooner without this import.
+    # A Lambda function that publishes needs no subscriptions, and starts sooner without this import.
     from nakadi.model.subscription import (
         Assignment,
         CommitResult,
@@ -26,7 +26,7 @@ CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """The result of each partition of a commit."""
 
 DoneAheadByPartition = Mapping["EventTypePartition", Sequence["OffsetRange"]]
-"""The consumed events after the position of a partition."""
+"""For each partition, the events after its position that are already consumed."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
@@ -49,11 +49,11 @@ class AssignmentChanged(Exception):
 class Coordination(Protocol):
     """The state that the streams of a subscription share across all processes: an assignment, offsets, and leases.
 
-    The *assignment* says which sessions there are and which partition belongs to which. A caller reads it, decides, and
-    replaces it unless another process has replaced it meanwhile; every rule is a pure function from one assignment to
-    the next. Each of its entries has a separate *offset*, which includes the entry's owner, so that a commit is one
-    small write. *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams
-    renews one. Events that consumers could not process are *parked*, at most one at each position.
+    The *assignment* says which sessions there are, and to which session each partition belongs. A caller reads it,
+    decides, and replaces it unless another process has replaced it meanwhile; every rule is a pure function from one
+    assignment to the next. Each of its entries has a separate *offset*, which includes the entry's owner, so that a
+    commit is one small write. *Leases* belong to the processes that serve sessions: a process that hosts a thousand
+    idle streams renews one. Events that consumers could not process are *parked*, at most one at each position.
 
     * When a call returns, its change is durable, and every later read by any process sees it.
     * Of several writers that read the same assignment, exactly one succeeds; the others change nothing.
@@ -95,9 +95,9 @@ class Coordination(Protocol):
         now: datetime,
         done_ahead: DoneAheadByPartition | None = None,
     ) -> CommitResultByPartition:
-        """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
-        greater than the stored one, `OUTDATED` if the session owns it and the position is not greater, `NOT_OWNED` if
-        the session does not own it.
+        """Move the offset of each partition forward, independently of the others; the result for a partition is
+        `COMMITTED` if the session owns the partition and the position is greater than the stored one, `OUTDATED` if the
+        session owns it and the position is not greater, `NOT_OWNED` if the session does not own it.
 
         `done_ahead`, for some of these partitions, is added to the stored ranges in the same atomic step as the
         position, even if the position is outdated. If there are too many ranges, those nearest to the position are kept
@@ -158,11 +158,12 @@ class Coordination(Protocol):
     def add_change_listener(
         self, subscription: str, on_change: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
-        """Have `on_change` called soon after any state of the subscription changed; the returned function removes the
-        listener.
+        """Arrange that `on_change` is called soon after any state of the subscription changes; the returned function
+        removes the listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
-        changes by this process, and within a second for changes by others. A commit's positions may be passed along.
+        changes by this process, and within a second for changes by others. For a commit, the positions may be passed
+        along.
         """
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _TEN_EIDS = BytesStruct(f"{EID_BYTES}s" * 10)
 
 
 def unpack_eids(packed: bytes) -> list[bytes]:
-    """The ids that were packed one after another. Unpacking ten at a time takes a third as long as slicing."""
+    """The ids that were packed one after another. Unpacking ten ids at a time takes a third as long as slicing."""
     tens = len(packed) // _TEN_EIDS.size * _TEN_EIDS.size
     eids = list(chain.from_iterable(_TEN_EIDS.iter_unpack(packed[:tens])))
     eids += [packed[start : start + EID_BYTES] for start in range(tens, len(packed), EID_BYTES)]
@@ -29,10 +29,10 @@ def unpack_eids(packed: bytes) -> list[bytes]:
 class EventIds(Struct, frozen=True, kw_only=True):
     """The ids of a batch's events, in the order of the batch, and the partition of each.
 
-    Ids count within their `scope`, which is never used for anything else again. `timeline` is the order of the batch's
-    timeline, and is stored with each id. An id is a duplicate for as long as `window`.
+    An id is a duplicate only within the same `scope`, which is never reused for other events. `timeline` is the order
+    of the batch's timeline, and is stored with each id. An id is a duplicate for as long as `window`.
 
-    The ids are packed: one object passes from a request's thread to the writing thread faster than many.
+    The ids are packed, because one object is passed to the writing thread faster than many.
     """
 
     scope: str
@@ -65,4 +65,4 @@ class DeduplicatingLog(Protocol):
 
 class DeduplicatingLogs(Protocol):
     def find(self, storage_id: str) -> DeduplicatingLog | None:
-        """The component that stores events of a storage once; None if nothing can."""
+        """The log that stores the events of a storage once; None if that is not possible there."""

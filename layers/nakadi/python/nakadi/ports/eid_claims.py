@@ -1,4 +1,4 @@
-"""Claims on ids of events, with which logs that cannot remember ids themselves store each event once."""
+"""Claims on ids of events. With these, each event is stored once even in a log that cannot remember ids itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class EidClaim(Struct, frozen=True, kw_only=True):
     """The claim of an attempt to store an event; `token` identifies the attempt, `key` the event and its scope.
 
     If the event is stored, it is in this partition at `start` or after it. Until `is_stored` is true, the attempt may
-    be in progress; at `settled_at` it has ended. `since` is when the claim was made, or confirmed. After `expires_at`
-    nobody needs the claim.
+    be in progress; at `settled_at` it has ended. `since` is when the claim was made, or confirmed. After `expires_at`,
+    the claim is no longer needed.
     """
 
     key: bytes
@@ -39,7 +39,7 @@ class EidClaims(Protocol):
     def claim(self, wanted: Sequence[EidClaim]) -> Mapping[bytes, EidClaim]:
         """Write each claim whose key has no claim yet, and return the existing claims of the other keys.
 
-        An existing claim with this attempt's own token does not count.
+        A claim that exists with the same token is this attempt's own, and is not returned.
         """
 
     def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:

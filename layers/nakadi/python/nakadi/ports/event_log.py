@@ -10,7 +10,7 @@ from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, 
 from nakadi.model.log_index import ShardGap
 
 AppendResultByPartition = Mapping[int, AppendResult]
-"""The fate of each partition's part of an append."""
+"""The result for each partition's part of an append."""
 
 
 class UnknownTopic(Exception):
@@ -50,7 +50,7 @@ class EventLog(Protocol):
         """Delete the topic and its events. A repeated call changes nothing."""
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
-        """Store records, and return each partition's fate. A task of `nakadi.common.waiting`."""
+        """Store records, and return the result for each partition. A task of `nakadi.common.waiting`."""
 
     def read(
         self,
@@ -69,7 +69,7 @@ class EventLog(Protocol):
         """
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
-        """Where the partitions begin and end."""
+        """The first and the next offset of each of these partitions."""
 
     def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
         """The offset of the first event stored at or after `moment`; the next offset if there is none."""
@@ -82,12 +82,12 @@ class EventLog(Protocol):
 
         The newest event of the partition always stays. A tombstone that was stored before `tombstones_before` is
         removed together with the events that it covers. Offsets of the remaining events do not change. An engine whose
-        store compacts on its own leaves it to the store, and obsolete events may still be read until then.
+        store compacts by itself leaves compaction to the store; until then, obsolete events may still be read.
         """
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
-        """Have `on_change(topic, partition)` called soon after events were stored; the returned function removes the
-        listener.
+        """Arrange that `on_change(topic, partition)` is called soon after events are stored; the returned function
+        removes the listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
         appends by this process, and within half a second for appends by others.
@@ -102,7 +102,7 @@ class DelayedIndexLog(Protocol):
     """An event log whose events another process indexes and archives some time after they were stored."""
 
     def measure_index_lag(self) -> timedelta:
-        """The age of the oldest event that is not indexed yet; nothing if no event waits.
+        """The age of the oldest event that is not indexed yet; zero if no event waits.
 
         The first answer after a search for gaps may be as old as that search.
         """
@@ -133,7 +133,7 @@ class LossReportingLog(Protocol):
 
 @runtime_checkable
 class PushConsumerLog(Protocol):
-    """An event log whose processes register themselves with its service, to have events pushed to them."""
+    """An event log whose processes register as consumers with a service that pushes events to them."""
 
     def remove_orphaned_consumers(self) -> None:
         """Remove the registrations of processes that ended without removing them."""

@@ -10,7 +10,7 @@ from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, Sha
 from nakadi.ports.registry import ChangeCounters
 
 TOPICS_KIND = "topics"
-"""The kind of topics in `LogIndex.change_counters`."""
+"""The kind under which `LogIndex.change_counters` counts changes of topics."""
 
 
 class LogIndex(Protocol):
@@ -43,7 +43,7 @@ class LogIndex(Protocol):
         """Note that the topic accepts no more events. Raises `UnknownTopic`."""
 
     def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
-        """Have `next_topic` continue the topic: it has as many partitions, and is sealed if the topic is. A repeated
+        """Let `next_topic` continue the topic: it has as many partitions, and is sealed if the topic is. A repeated
         call changes nothing. Raises `UnknownTopic`.
         """
 
@@ -51,16 +51,16 @@ class LogIndex(Protocol):
         """Delete the topic at once, then everything about its partitions. Repeating it finishes an interrupted
         deletion.
 
-        If an existing topic continues the deleted one, `topic` shows a placeholder without partitions until that one
-        is deleted.
+        If an existing topic continues the deleted one, `topic` returns a placeholder without partitions until the
+        continuing topic is deleted.
         """
 
     def change_counters(self) -> ChangeCounters:
-        """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as
-        `Registry.change_counters` has them.
+        """Numbers of changes, as in `Registry.change_counters`, which grow in the same atomic step in which a topic is
+        sealed, continued or deleted.
 
         The kind is `TOPICS_KIND`, the key the topic's name. If registry and index share a store, they share the
-        numbers, and either returns both.
+        numbers, and each of them returns all.
         """
 
     def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
@@ -87,10 +87,10 @@ class LogIndex(Protocol):
         """
 
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
-        """Drop everything before `oldest_offset`. Returns the places of the events in the dropped segments."""
+        """Drop the segments whose events are all before `oldest_offset`, and return their locations in the archive."""
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
-        """Have readers take everything before this offset from the archive only."""
+        """Make readers read everything before this offset from the archive only."""
 
     def referenced_archive_keys(self) -> Collection[str]:
         """The keys of all archive objects that contain a segment of a topic. Keys that become referenced meanwhile may
@@ -101,14 +101,14 @@ class LogIndex(Protocol):
         """Become the only owner of a name for this time; an owner may claim it again. Returns False while another owner
         has it.
 
-        All claims of a name last about as long: a claim that lasts much longer does not count.
+        All claims of a name last about as long: a claim that would last much longer is ignored.
         """
 
     def release_claim(self, name: str, owner: str) -> None:
         """Release the name, so that others can claim it."""
 
     def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
-        """How far each shard is indexed, for all its partitions."""
+        """How far each shard of a stream is indexed."""
 
     def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         """Record that the shard is indexed this far, unless it is already indexed further."""

@@ -1,4 +1,4 @@
-"""The registry: documents that are changed by compare and set, and numbers by which processes notice changes."""
+"""The registry: documents that are changed by compare-and-set, and numbers by which processes notice changes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RemoveDocument(Struct, frozen=True):
 
 
 class CheckRevision(Struct, frozen=True):
-    """Write nothing here, but make the other changes only if the revision is `expected_revision`."""
+    """Write nothing, but let the other changes be made only if the revision is `expected_revision`."""
 
     kind: str
     key: str
@@ -67,8 +67,8 @@ DocumentChange = PutDocument | RemoveDocument | CheckRevision
 
 
 CACHED_KINDS = frozenset({"event-types", "settings", "sinks", "subscriptions"})
-"""Kinds of documents that processes cache for as long as `Registry.change_counters` shows no change. Documents that
-change often do not belong here, because one place counts all changes."""
+"""Kinds of documents that processes cache for as long as `Registry.change_counters` shows no change. Kinds whose
+documents change often do not belong here, because all changes are counted in one place."""
 
 
 ABSENCE_CACHED_KINDS = frozenset({"settings", "sinks"})
@@ -108,9 +108,9 @@ class Registry(Protocol):
     def change_counters(self) -> ChangeCounters:
         """Numbers that grow in the same atomic step in which a document of a kind in `CACHED_KINDS` changes.
 
-        If a document was read after one answer, and a later answer has the same number for it, then the document was
-        unchanged when that later answer was requested. New documents of kinds in `ABSENCE_CACHED_KINDS` are counted,
-        and those of other kinds may be. A number may also grow because another document changed.
+        If a document is read after the numbers were read, and later the number for it is still the same, then the
+        document was unchanged when the later numbers were requested. New documents of kinds in `ABSENCE_CACHED_KINDS`
+        are counted, and those of other kinds may be. A number may also grow because another document changed.
         """
 
     def close(self) -> None:

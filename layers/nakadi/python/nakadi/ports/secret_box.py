@@ -1,4 +1,4 @@
-"""The secret box: seals stored secrets, so that only the broker can read them."""
+"""The secret box: encrypts secrets that are stored, so that only the broker can read them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The payload of each event is read by the schema that its metadata names, and the event is stored like any other: as
 JSON, with the fields of the record and the metadata. So everything after this module handles one form of events. For
-readers who ask for Avro, the broker rebuilds the payload from JSON. The metadata keeps what JSON cannot express.
+readers who ask for Avro, the broker rebuilds the payload from JSON. What JSON cannot express is kept in the metadata.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _metadata_as_json(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 class PayloadForm(Struct, frozen=True):
-    """How payloads of a schema are read. `fingerprint` is the schema's; payloads may begin with it."""
+    """How payloads of a schema are read. `fingerprint` is that of the schema; payloads may begin with it."""
 
     read: Read
     fingerprint: bytes
@@ -176,7 +176,7 @@ class PayloadForms:
                 return self._forms[key]
         check_may_block()
         record = parse_record_schema(schema.text)
-        # Two threads may create the same form at once; one of the two is kept.
+        # Two threads may create the same form at the same time; one of the two is kept.
         made = PayloadForm(make_reader(record), schema_fingerprint(schema.text), is_unambiguous_in_json(record))
         with self._lock:
             self._forms[key] = made
@@ -186,7 +186,7 @@ class PayloadForms:
 
 
 FindForm = Callable[[str], PayloadForm | str]
-"""The form of payloads of a version of the schema, or why there is none."""
+"""Finds the form of payloads for a version of the schema, or says why there is none."""
 
 
 def find_avro_schema(versions: Sequence[Schema], event_type: str, version: str) -> Schema | str:
@@ -214,8 +214,8 @@ def check_event_types(event_type: EventType, batch: AvroBatch, find_form: FindFo
 
 
 class EventWriter(Struct, frozen=True, kw_only=True):
-    """Writes the events of a batch as JSON. `selector` finds the owner of each; `take_memory` is called with the length
-    of their text."""
+    """Writes the events of a batch as JSON. `selector` finds the event owner of each event; `take_memory` is called
+    with the length of the events' text."""
 
     event_type: EventType
     origin: BatchOrigin

@@ -1,15 +1,14 @@
 """The events of a request, the work that they may cause, and their results.
 
 Events are parsed, serialized again, and compared with the received text. A text that stays the same has no repeated
-key, no odd number and no needless blank. The received text is stored, and only the metadata that the broker extends
-is written again.
+key, no unusual number and no needless blank. Then the received text is stored, and only the metadata is changed.
 
-Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
-the texts of its events, which each step parses again, a piece at a time.
+Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is divided
+into the texts of its events, which each step parses again, a piece at a time.
 
 Either the whole batch is stored, or there is one result for each event. A step that finds a fault in an event raises
-`BatchRejected`, which rejects the whole batch. Only the last step, storing, has results that differ from event to
-event.
+`BatchRejected`, which rejects the whole batch. Only the last step, storing, can have different results for different
+events.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, java_text
 
 Event = dict[str, Any]
 
-# Values can be parsed up to 254 levels deep. Lists around the batch take up the levels beyond the strict limit.
+# Values can be serialized up to 254 levels deep, which is enough for events at the strict limit and the lists around
+# them.
 _MAX_WRITE_DEPTH = 254
 _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
@@ -50,15 +50,17 @@ MAX_BATCH_PIECE_MEMORY_BYTES = 8 * 1024 * 1024
 # An event that would take more than this when parsed is rejected: for example, one with 60,000 objects or 280,000
 # numbers.
 MAX_EVENT_MEMORY_BYTES = 16 * 1024 * 1024
-# Up to this size, an event that is too large to be stored gets its own answer; a larger one is not even parsed.
+# Up to this size, an event that is too large to be stored gets a result in the answer; a larger event is not even
+# parsed.
 MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
-# This work takes about two and a half seconds at worst. Ordinary events take between 0.1 and 3 steps per byte.
+# The most steps for a batch, which take about two and a half seconds at worst. Ordinary events take between 0.1 and 3
+# steps per byte.
 MAX_BATCH_STEPS = 50_000_000
-# This much work needs no turn: it takes a hundredth of a second at worst, and is enough for thousands of ordinary
-# events.
+# How many steps need no turn at long work: they take a hundredth of a second at worst, and are enough for thousands of
+# ordinary events.
 STEPS_WITHOUT_TURN = 200_000
 # After each portion of this size, the broker checks whether the client is still connected.
 STEPS_PER_EXTENSION = 1_000_000
@@ -177,8 +179,8 @@ class LongBatch:
 
     @property
     def events(self) -> Sequence[Event]:
-        # Created again each time: two objects that refer to each other would keep the body in memory until the next
-        # garbage collection.
+        # The object is created each time, because two objects that refer to each other would keep the body in memory
+        # until the next garbage collection.
         return _EventsOfLongBatch(self)
 
     def __len__(self) -> int:
@@ -203,7 +205,7 @@ class _EventsOfLongBatch(Sequence[Event]):
 
     def __iter__(self) -> Iterator[Event]:
         for array in self._batch.piece_texts():
-            # Not kept in a variable: it must be freed before the next piece is parsed.
+            # The result is not kept in a variable, so that it is freed before the next piece is parsed.
             yield from orjson.loads(array)
 
     @overload
@@ -265,7 +267,7 @@ def parse_piece(body: bytes) -> BatchPiece:
             raise NotStrictJson
     written, small = _serialize_events(events, body)
     packed = body if written == body else msgspec.json.format(body, indent=-1)
-    # For each repeated key, the parser's result lacks at least one colon.
+    # If a key is repeated, the serialized result has fewer colons than the body.
     if (packed != written or not small) and (
         count_colons(packed) != written.count(b":") or holds_too_long_integer(packed)
     ):
@@ -278,8 +280,8 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     exactly.
     """
     nested: list[Any] = events
-    # An event with few brackets is not too deep; counting the brackets of a long body would take longer than these
-    # lists.
+    # An event with few brackets cannot be nested too deeply. In a long body, counting brackets would take longer than
+    # the serialization of each event.
     is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
     spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):
@@ -294,8 +296,8 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
 class WorkBudget:
     """The steps that the work on one batch may take. `steps` is what remains of the granted steps.
 
-    One thread computes at a time. So work beyond the free steps waits for its turn, which it keeps until `close`, and
-    checks after each portion whether the client is still connected.
+    One thread computes at a time. So work beyond the free steps waits for a turn at long work, which the batch keeps
+    until `close`. After each portion of steps, it is checked whether the client is still connected.
     """
 
     def __init__(self, max_steps: int, long_work: LongWorkQueue, is_client_gone: Callable[[], bool]) -> None:
@@ -313,11 +315,12 @@ class WorkBudget:
         if self._held is None:
             held = ExitStack()
             held.enter_context(self._turns.wait_for_turn(self._is_client_gone))
-            # Set only now, because waiting may have failed, and then there is no turn to give back.
+            # This is set only here: if waiting fails, there is no turn to give back.
             self._held = held
 
     def grant_more_steps(self, *, doubled: bool = False) -> None:
-        """Grant the next steps; `doubled` doubles their number from now on, for events that needed more.
+        """Grant the next portion of steps. With `doubled`, portions have twice as many steps from now on, for events
+        that need more at once.
 
         Raises `StepsExhausted` if there are none left, and `TryLater` if long work has to wait.
         """
@@ -331,7 +334,7 @@ class WorkBudget:
         self._left -= self.steps[0]
 
     def spend_steps(self, number: int) -> None:
-        """Count steps of work that can continue where it stopped once more steps are granted."""
+        """Spend steps of work that can continue where it stopped, so further portions are granted as needed."""
         self.steps[0] -= number
         while self.steps[0] < 0:
             missing = self.steps[0]
@@ -360,7 +363,9 @@ class PublishingStatus(StrEnum):
 
 
 class ItemResult(Struct, frozen=True, kw_only=True):
-    """The members have the names and the order that clients know; `duplicate_of` is the place of the stored event."""
+    """The result for one event. The members have the names and the order that clients expect; `duplicate_of` is the
+    place of the stored event.
+    """
 
     publishing_status: PublishingStatus
     detail: str = ""
@@ -377,8 +382,8 @@ class BatchStatus(Enum):
 
 
 class BatchOutcome(Struct, frozen=True):
-    """`items` are empty if everything is stored: then only the number of events matters. Otherwise, in a stored batch,
-    they say which of its events were already stored. `step` is the step that rejected the batch.
+    """`items` are empty if everything is stored: then only the number of events matters. In a stored batch with
+    duplicates, they say which of its events were already stored. `step` is the step that rejected the batch.
     """
 
     status: BatchStatus
@@ -390,7 +395,7 @@ class BatchOutcome(Struct, frozen=True):
 class BatchRejected(Exception):
     """Raised by a step that rejects the batch, because of the event `index` or, without an index, as a whole.
 
-    `prior_step` is the last step of the events that this step did not reach; `partitions` are those chosen so far.
+    `prior_step` is the last step that the other events have passed; `partitions` are those chosen so far.
     """
 
     def __init__(

@@ -2,14 +2,14 @@
 
 Each event's id is claimed, then the events are appended, and then the claims are confirmed. An attempt that finds a
 confirmed claim has a duplicate. An unconfirmed claim comes from an attempt that is in progress, whose process died, or
-whose outcome is unknown: the attempt then reads the partition from the place that the claim names. If it finds the
-event there, its own event is a duplicate. If not, it may take over the claim once the earlier attempt has certainly
-ended, and is rejected until then: so no duplicate is stored, and no missing event counts as stored.
+whose outcome is unknown. A later attempt then reads the partition from the position that the claim names. If it finds
+the event there, its own event is a duplicate. If not, it may take over the claim once the earlier attempt has certainly
+ended; until then, its event is refused: so no duplicate is stored, and no missing event counts as stored.
 
 An attempt has certainly ended `APPEND_SETTLES_AFTER` after it began: no append begins later than `CLAIMS_HOLD_FOR`
 after its claims, or takes longer than the remaining time in any log, minus the possible difference between clocks.
 
-The append yields each step that waits, so that tests can insert other steps, and make a step fail.
+The append yields each step that waits, so that tests can take other steps in between, and let a step fail.
 """
 
 from __future__ import annotations
@@ -74,11 +74,12 @@ Place = tuple[str, str, int]
 
 
 class KnownPositions:
-    """Earlier ends of partitions: all events that are appended from now on come after them."""
+    """Positions that were once the ends of partitions: all events that are appended from now on come after these."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Replaced and read by several threads, each entry as a whole: any position that was ever read is right.
+        # Several threads replace and read entries, each as a whole. It does not matter which thread is last, because
+        # any position that was ever read serves.
         self._positions: dict[tuple[str, int], tuple[float, int]] = {}
 
     def read(self, event_log: EventLog, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
@@ -94,7 +95,7 @@ class KnownPositions:
 
 
 class ClaimedAppend(Struct, kw_only=True):
-    """One append. `fates` has the fates of events that are not simply stored, by their index in the batch."""
+    """One append. `fates` has the results of events that are not simply stored, by their index in the batch."""
 
     logs: EventLogs
     claims: EidClaims
@@ -153,7 +154,8 @@ class ClaimedAppend(Struct, kw_only=True):
         self.standing = {index: found[each.key] for index, each in self.wanted.items() if each.key in found}
 
     def _resolve_claims_of_others(self) -> Generator[Step, Any, None]:
-        # Taken before the log is read: no event of a claim that is settled now can enter the log after this.
+        # The time is taken before the log is read: after it, no event of a claim that is settled by then can enter the
+        # log.
         now = self.clock.now()
         unconfirmed = {index: each for index, each in self.standing.items() if not each.is_stored}
         found = yield from self._find_events(unconfirmed, limit=None)
@@ -178,8 +180,8 @@ class ClaimedAppend(Struct, kw_only=True):
             self.fates |= dict.fromkeys(lost, AppendRefused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
-        """Move the starts of claims to after the events of earlier windows, which could be mistaken for their own
-        events."""
+        """Move the starts of claims behind events of earlier windows, which could be mistaken for the events of these
+        claims."""
         partitions = sorted({self.wanted[index].partition for index in indices})
         if partitions:
             event_log = self.logs.for_storage(self.storage_id)
@@ -217,7 +219,9 @@ class ClaimedAppend(Struct, kw_only=True):
         )
 
     def _note_end(self, changes: list[tuple[EidClaim, EidClaim]]) -> Generator[Step, Any, None]:
-        """Record the outcome of an append. If the end is unknown, the log is read when somebody needs it."""
+        """Record the outcome of an append. If the outcome is unknown, the claims stay unconfirmed, and the log is read
+        when another attempt needs to know.
+        """
         try:
             yield partial(self.claims.replace, changes)
         except Unavailable as error:
@@ -288,7 +292,7 @@ class ClaimedAppend(Struct, kw_only=True):
                     break
                 offset = some.next_offset
         except (UnknownTopic, OffsetUnavailable):
-            return found  # the earlier event is gone, so nobody who reads now gets it twice
+            return found  # the earlier event no longer exists, so no reader can get it twice
         return found
 
     # Results
@@ -374,7 +378,7 @@ class LogDeduplication:
         self._claims: EidClaims | None = None
         self._positions = KnownPositions(clock)
         self._threads = CallThreads("nakadi-claims")
-        # Several threads replace and read it, each entry as a whole; an entry for another log than the current one is
+        # Several threads replace and read entries, each as a whole. An entry for another log than the current one is
         # not used.
         self._deduplicating: dict[str, tuple[EventLog, DeduplicatingLog]] = {}
 
@@ -383,7 +387,7 @@ class LogDeduplication:
         known = self._deduplicating.get(storage_id)
         if known is not None and known[0] is event_log:
             return known[1]
-        if isinstance(event_log, DeduplicatingLog):  # this takes as long as the work on several events
+        if isinstance(event_log, DeduplicatingLog):  # this check takes as long as several events
             self._deduplicating[storage_id] = event_log, event_log
             return event_log
         with self._opening:

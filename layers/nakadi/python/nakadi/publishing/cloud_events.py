@@ -44,7 +44,8 @@ MAX_ATTRIBUTE_CHARACTERS = 8192
 _REQUIRED = ("specversion", "id", "source", "type")
 _TEXTS = frozenset((*_REQUIRED, "subject", "time", "datacontenttype", "dataschema", *TRACE_ATTRIBUTES))
 _DATA_MEMBERS = ("data", "data_base64")
-# Attributes that another member of the metadata already has, or that the broker sets itself.
+# Attributes that are not kept in `cloudevent`, because another member of the metadata has them, or the broker sets them
+# itself.
 _KEPT_ELSEWHERE = frozenset(("specversion", "id", "time", "partition", *TRACE_ATTRIBUTES, *POSITION_ATTRIBUTES))
 
 _IDS_NAMESPACE = UUID("a3f4e1d2-6c0b-5c8e-9d53-2f0a8f1f6f5e")
@@ -65,8 +66,8 @@ class Publication(Struct, frozen=True):
 class CloudEventReader(Struct, frozen=True, kw_only=True):
     """Makes events of CloudEvents that arrived at `now`; `is_compacted` is whether their event type has keys.
 
-    Reading a long body takes a second: it should be done in a turn at long work. All methods raise `Invalid` for a
-    CloudEvent that breaks a rule, `Malformed` for a text that cannot be read, and `TooLarge`.
+    Reading a long body takes a second, so do it in a turn at long work. All methods raise `Invalid` for a CloudEvent
+    that breaks a rule, `Malformed` for a text that cannot be read, and `TooLarge`.
     """
 
     now: datetime

@@ -1,4 +1,4 @@
-"""The ids of events: an event type that deduplicates appends its batches together with their ids."""
+"""The ids of events. Batches of an event type that deduplicates are appended together with the ids of their events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ids_for_append(
     """The ids by which the events of a batch are recognized; None for an event type that does not deduplicate.
 
     Deletions have no ids, because another tombstone changes nothing. Batches that are directed to a subscription have a
-    separate scope: they repeat events that all others have already seen.
+    separate scope: they repeat events that other subscriptions have already received.
     """
     window = event_type.deduplication_window
     if window is None or eids is None:

@@ -27,15 +27,15 @@ DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 up to, but not including, 1; all numbers are equally likely."""
 
 HashOrders = Mapping[int, Sequence[int]]
-"""By number of partitions, the indexes that replace the indexes of hashes in the list of partitions. If a number is
-missing, the indexes of hashes apply."""
+"""For a number of partitions, the order in which hashes select partitions, in place of the order of their names as
+texts. Without an entry for a number, the order is not changed."""
 
 KEYS_TOO_LONG_MESSAGE = (
     "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
 )
 
 _STEPS_TO_WRITE_CHARACTER = 5
-# A step of work is counted for each portion of this many hashed characters.
+# Steps for hashed characters are spent in portions of this size.
 _STEPS_SPENT_AT_ONCE = 1_000
 
 NO_PARTITION_MESSAGE = "Failed to resolve partition. Failed to get partition from event metadata"
@@ -56,7 +56,7 @@ def choose_partitions(
     count, of = len(batch), event_type.timeline.partitions
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
-            # Going through the events of a long batch parses them, so only necessary passes are made.
+            # Each pass over the events of a long batch parses them, so only necessary passes are made.
             return [int(draw_random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
         case PartitionStrategy.USER_DEFINED:
             return _wanted_partitions(event_type, batch), None
@@ -93,7 +93,7 @@ def _partitions_by_hash(
     keys: list[str] = []
     if len(fields) < len(event_type.partition_key_fields):
         if len(batch):
-            raise _partitioning_rejection(str(NoValueAtPath("null")), ())  # a field that no event has
+            raise _partitioning_rejection(str(NoValueAtPath("null")), ())  # no event has a field with this path
         return partitions, keys
     paths = key_paths(event_type.category, *fields)
     numbers = partition_order(event_type.timeline.partitions, hash_orders)
@@ -102,7 +102,7 @@ def _partitions_by_hash(
         try:
             texts, key = row, ",".join(row)
             work += len(key)
-        except TypeError:  # they are not all texts
+        except TypeError:  # not all keys are texts
             if UNSET in row:
                 path = paths[row.index(UNSET)]
                 raise _partitioning_rejection(
@@ -154,14 +154,16 @@ def partitions_in_text_order(partitions: int) -> tuple[int, ...]:
     return tuple(sorted(range(partitions), key=str))
 
 
-# Keys must stay in their partitions when producers and consumers move to this broker, so it uses Java's hash.
+# This broker uses Java's hash, so that keys stay in their partitions when producers and consumers migrate from the
+# original Nakadi.
 
 _MASK_32_BITS = 0xFFFFFFFF
-# The time in which `int` reads a number grows with the square of its length, so long texts are cut.
+# The time in which `int` reads a number grows with the square of its length, so long texts are divided into blocks.
 _HASH_BLOCK_LENGTH = 64
 
 # The hash of a text is its bytes read as the digits of a number with the base 31. A byte is 31 times one digit plus
-# another one, so it is two numbers that `int` can read: that takes a fifth of the time of a loop over the bytes.
+# another digit, so the text becomes two numbers that `int` can read: that takes a fifth of the time of a loop over the
+# bytes.
 _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _HIGH_DIGITS, _LOW_DIGITS = (bytes(_DIGITS[divmod(byte, 31)[part]] for byte in range(256)) for part in (0, 1))
 
@@ -223,8 +225,7 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
 
 
 WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")
-"""The members that the broker adds to the metadata. An event that is published again loses them, and gets new
-values."""
+"""The members that the broker adds to the metadata. If an event is published again, the broker replaces these."""
 
 
 def timestamp_text(moment: datetime) -> str:

@@ -14,7 +14,8 @@ from nakadi.schemas.strict_json import estimate_parsed_memory
 
 # A body up to this length is parsed at once, whatever its content: at worst that takes 6 MB.
 SHORT_BODY_BYTES = 128 * 1024
-# The memory of each event in addition to its text and its parsed form: a view of the text at first, then a record.
+# How much memory an event takes in addition to its text and its parsed form: for a view of the text at first, later for
+# a record.
 _EVENT_OVERHEAD_BYTES = 500
 
 
@@ -30,7 +31,7 @@ def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> 
     itself.
     """
     if len(body) <= SHORT_BODY_BYTES:
-        return 10 * len(body)  # the usual amount; counting would take longer than the small possible shortfall is worth
+        return 10 * len(body)  # a rough estimate: for a short body, counting would take longer than exactness is worth
     events = min(body.count(b"{"), limits.max_events)
     parsed = min(4 * len(body) + estimate_parsed_memory(body), 4 * MAX_PARSED_EVENT_BYTES + MAX_EVENT_MEMORY_BYTES)
     return 3 * len(body) + _EVENT_OVERHEAD_BYTES * events + parsed

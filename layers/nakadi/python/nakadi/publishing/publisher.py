@@ -1,4 +1,4 @@
-"""Publishing: check owners, validate, choose partitions, enrich, append.
+"""Publishing has these steps: check event owners, validate, choose partitions, enrich, append.
 
 Each step works on the whole batch, and the first step that finds a faulty event rejects the batch. Until the last step,
 nothing is stored and nothing is changed, so a batch can simply start again when its event type has moved to another
@@ -109,12 +109,13 @@ from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
 
-# The size up to which an event loop reads Avro itself, which takes a few milliseconds.
+# The size up to which Avro is read on the event loop, which takes a few milliseconds.
 MAX_AVRO_BYTES_AT_ONCE = 16 * 1024
 
 NO_APPEND_RESULTS: AppendResultByPartition = {}
 
-# A switch of timelines takes well under a second; a batch that waits for one asks again this often.
+# A switch of timelines takes well under a second; a batch that waits for a switch reads the event type again this
+# often.
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
@@ -122,8 +123,8 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     """The client that sent a batch, which may have disconnected since, and the subscription to which it directs the
     batch, if there is one.
 
-    `trace_context` is the request's; events without their own get it. `take_memory` is called with the number of bytes
-    that a body other than JSON becomes in memory, and may refuse them.
+    `trace_context` is that of the request; events without a trace context of their own get it. `take_memory` is called
+    with the number of bytes that a body in another form than JSON needs in memory, and may raise.
     """
 
     subject: Subject
@@ -190,7 +191,7 @@ CountEvents = Callable[[str, int, int], None]
 
 
 class VersionCache:
-    """All schemas of event types that have Avro schemas. A new version makes a new list.
+    """The lists of schema versions of event types that have Avro schemas. After a new version, the list is loaded anew.
 
     If there are too many, the least recently used ones are dropped.
     """
@@ -201,7 +202,7 @@ class VersionCache:
         self._lists: OrderedDict[tuple[str, Version], Sequence[Schema]] = OrderedDict()
 
     def get_or_load(self, event_type: EventType, load: Callable[[EventType], Sequence[Schema]]) -> Sequence[Schema]:
-        """The schemas of the present event type, newest first; `load` asks the registry."""
+        """The schemas of the present event type, newest first; `load` reads them from the registry."""
         key = (event_type.id, event_type.schema.version)
         with self._lock:
             if key in self._lists:
@@ -268,14 +269,14 @@ class Publisher(Struct, frozen=True, kw_only=True):
     ) -> BatchOutcome:
         """Store the events of a body, as `publish` does.
 
-        Nothing changes before the first append, so the batch may start again until then.
+        Nothing is changed before the first append, so the batch may start again until then.
 
         The task prepares and appends again until the event type's timeline is open, or the batch has waited too long.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
         it again. That is harmless. No batch is rejected because of it: before a rejection, the event type is read
-        again. Nor is a batch wrongly stored: the topic of a deleted event type is gone, and permission is checked again
-        for the event type that is then read.
+        again. Nor is a batch stored wrongly: the topic of a deleted event type no longer exists, so the event type is
+        read again, with a new check of the permission.
         """
         sent = form(
             body=body,
@@ -287,7 +288,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         try:
             event_type = self.event_types.cached(name)
         except (Outcome, Fault):
-            sent.read_batch()  # a body that cannot be read is reported first
+            sent.read_batch()  # this comes first, so that a body that cannot be read is reported first
             raise
         deadline = self.clock.monotonic() + self.max_wait_seconds
         while True:
@@ -400,8 +401,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
     ) -> PartitionedRecords | None:
         """The records of a long body: all steps take one piece after the other, so that each piece is parsed once.
 
-        None if a piece has a fault, because an earlier step might find a fault in a later piece, which would be the
-        first to report.
+        None if a piece has a fault: an earlier step might find a fault in a later piece, and that would have to be
+        reported first.
         """
         partitions: list[int] = []
         pieces: list[Mapping[int, Sequence[Record]]] = []
@@ -536,9 +537,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject
     ) -> tuple[Owners | None, PublishingStep]:
-        """The owner of each event if they may have owners, and the step that events had reached before validation.
+        """The owner of each event, if the event type has owners; and the step that the events have reached.
 
-        Checking owners is a part of validation.
+        Raises `BatchRejected` if the subject may not write for an owner.
         """
         selector = self._owner_selector(event_type)
         if selector is None:
@@ -553,7 +554,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         return event_type.event_owner_selector if event_type.event_owner_selector and is_on else None
 
     def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
-        """The event type with its newest JSON schema, by which events are validated."""
+        """The event type with its newest JSON schema, by which events in JSON are validated."""
         schemas = self.versions.get_or_load(event_type, self.event_types.schemas)
         schema = next((each for each in schemas if each.type is SchemaType.JSON), None)
         if schema is None:
@@ -581,7 +582,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
 
 class ValidatorCache:
-    """The validators in use, each compiled once, however many threads ask for it at the same time.
+    """The validators in use, each compiled once, even if many threads need it at the same time.
 
     If there are too many, the least recently used ones are dropped.
     """
@@ -620,7 +621,7 @@ _CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
 
 
 class _CachedValidator:
-    """`made` is the validator once it is compiled. If compiling fails, the next thread to ask tries again."""
+    """`made` is the validator once it is compiled. If compiling fails, the next thread that needs it tries again."""
 
     __slots__ = ("_lock", "made")
 

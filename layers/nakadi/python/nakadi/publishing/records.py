@@ -1,7 +1,7 @@
 """From the events of a batch to records: the broker's additions are inserted into the received text.
 
-One replacement in the joined text of a partition's events inserts the metadata that they share. Metadata is parsed only
-if it has members that the broker has to overrule.
+One replacement in the joined text of a partition's events inserts the metadata that they share. The metadata of events
+is parsed only if it may have members of which the broker must take account.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nakadi.publishing.enrichment import BatchOrigin, MetadataStamp, metadata_st
 from nakadi.schemas.strict_json import JSON_STRING_PATTERN
 
 _METADATA_MEMBER_PREFIX = b'"metadata":{'
-# The escaped letters of that name.
+# The beginnings of escapes of letters, which could spell the name `metadata`.
 _ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
 _SAID_PATHS = (("metadata", "event_type"), ("metadata", "flow_id"), ("metadata", "partition"))
 _TRACE_PATH = ("metadata", TRACE_MEMBER)
@@ -78,7 +78,7 @@ def join_records(pieces: list[Mapping[int, Sequence[Record]]]) -> Mapping[int, S
     if len(pieces) == 1:
         return pieces.pop()
     found: dict[int, list[Record]] = {}
-    # Not joined to one text: freeing such a long text would keep the allocator from returning memory.
+    # Records are not joined to one text, because the memory of so long a text would not be returned when it is freed.
     for partition, records in chain.from_iterable(pieces.pop(0).items() for _ in range(len(pieces))):
         found.setdefault(partition, []).extend(records)
     return found
@@ -117,7 +117,7 @@ class _OwnValues(Struct, frozen=True):
 class Stamps:
     """Additions to the metadata of events, by their partition and their own values.
 
-    The stamp comes first. Members that the client may set stay in place.
+    The additions come first in the metadata. Members that the client may set stay in place.
     """
 
     def __init__(self, event_type: EventType, origin: BatchOrigin) -> None:
@@ -146,7 +146,7 @@ class Stamps:
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
     def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_OwnValues]:
-        """The own metadata of each event; only one entry if all are the same."""
+        """The values that each event has itself; only one entry if all events have the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if TRACE_MEMBER in self._stamp:
             have_trace = [value is not UNSET for (value,) in piece.rows_at((_TRACE_PATH,))]
@@ -180,8 +180,8 @@ class Stamps:
         if said.is_overruled or said.partition not in (None, str(partition)):
             return b"\n".join([_overwrite_metadata(event, added) for event in lines.split(b"\n")])
         beginning = orjson.dumps(added)[1:-1] + b","
-        # In a string a quote has a backslash before it. So if the name occurs as often as there are events, and has no
-        # other spelling anywhere, each occurrence is an event's metadata.
+        # In a string a quote has a backslash before it. So if the name of the metadata occurs as often as there are
+        # events, and has no other spelling in the text, each occurrence is the metadata of one event.
         if not (b"\\" in lines and any(each in lines for each in _ESCAPED_LETTER_PREFIXES)):
             stamped = lines.replace(_METADATA_MEMBER_PREFIX, _METADATA_MEMBER_PREFIX + beginning)
             if len(stamped) == len(lines) + number * len(beginning):

@@ -1,12 +1,12 @@
 """Events that the broker itself publishes.
 
 The audit log and the changes of event types and subscriptions are published like all events, into the broker's own
-event types (`event_types/system_event_types.py`). A failure to publish such an event is logged, and never fails the
-request that it is about.
+event types (`event_types/system_event_types.py`). If publishing such an event fails, that is logged, and the request
+that the event reports does not fail.
 
 KPI events say who published, streamed and requested how much. No request waits for a KPI event: it goes into a bounded
-queue, which a thread writes in batches; events that find no room or cannot be written are dropped and counted. The
-event types of KPI events themselves cause no KPI events, because each of their readers would cause more.
+queue, which a thread writes in batches; events for which there is no room, or that cannot be written, are dropped and
+counted. The event types of KPI events themselves cause no KPI events, because each of their readers would cause more.
 """
 
 from __future__ import annotations
@@ -73,20 +73,21 @@ def _new_metadata(now: datetime) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
 
 
-# The capacity of the queue: enough for a pause of the log at a high rate, and small compared with a process.
+# The capacity of the queue: enough for a pause of the log at a high rate, and small compared with the memory of a
+# process.
 MAX_QUEUED_EVENTS = 10_000
 MAX_QUEUED_BYTES = 8_000_000
 
 MAX_EVENTS_PER_BATCH = 100
 KPI_WRITE_INTERVAL_SECONDS = 1.0
 
-# The maximum age of the queue in a process that writes only on request.
+# The age of the oldest queued event at which `flush_if_due` writes the queue, in a process that writes only on request.
 KPI_QUEUE_MAX_AGE_SECONDS = 10.0
 KPI_FLUSH_TIMEOUT_SECONDS = 1.0
 KPI_CLOSE_TIMEOUT_SECONDS = 5.0
 
-# While a feature is off, nothing is queued for this time, nor is the feature read; a process that writes only on
-# request reads it as rarely as it writes.
+# For how long after its feature was found off no event is queued, and the feature is not read again. A process that
+# writes only on request reads the feature only when it writes.
 FEATURE_RECHECK_INTERVAL_SECONDS = 1.0
 
 MAX_KPI_TEXT_LENGTH = 1_000
@@ -135,16 +136,16 @@ class KpiCollector:
         self._queue_bytes = 0
         self._oldest = 0.0
         self._dropped = 0
-        # A flush is done when the thread has written everything that was queued before the request, so each request has
-        # a number.
+        # The number of requests to flush. A request is done when the thread has written everything that was queued
+        # before it, so each has a number.
         self._flushes_requested = 0
         self._flushes_done = 0
-        # Whether the writer must check now if a feature is on again.
+        # Whether the writing thread must now check if a feature is on again.
         self._is_probing = False
         self._closing = False
         self._thread: threading.Thread | None = None
-        # Event type -> the time until which none of its events are queued, because its feature was off. Read without
-        # the lock: a thread that sees an old moment queues one event too many or too few.
+        # By event type, the time until which none of its events are queued, because its feature was off. Read without
+        # the lock: a thread that sees an old time queues one event too many or too few.
         self._not_collecting_until: dict[str, float] = {}
 
     # Recording
@@ -199,7 +200,7 @@ class KpiCollector:
     # The queue
 
     def _enqueue(self, event_type: str, figure: Mapping[str, Any], flow_id: str) -> None:
-        """Queue an event until it is written. Never waits for anything but this lock, and never fails."""
+        """Add an event to the queue. This never fails, and waits only for the lock."""
         metadata = {"eid": str(uuid4()), "occurred_at": self._clock.now().isoformat(), "flow_id": flow_id}
         try:
             text = orjson.dumps({**figure, "metadata": metadata})
@@ -216,10 +217,11 @@ class KpiCollector:
             if self._write_interval_seconds is None or self._closing:
                 return
             if event_type in self._not_collecting_until:
-                # The feature was off. The writer checks at once, and queues no other event until it has checked.
+                # The feature was off. The writing thread checks it at once, and until then no other event is queued.
                 self._not_collecting_until[event_type] = self._clock.monotonic() + FEATURE_RECHECK_INTERVAL_SECONDS
                 self._is_probing = True
-            # Otherwise the writer waits for the first event, and then for a whole batch or its time.
+            # The writing thread is woken only for these: otherwise it waits for the first event, and then until a batch
+            # is full or the interval has passed.
             if self._is_probing or len(self._queue) in (1, MAX_EVENTS_PER_BATCH):
                 self._wake_writer()
 
@@ -230,7 +232,7 @@ class KpiCollector:
         self._changed.notify_all()
 
     def flush_if_due(self) -> None:
-        """Have the queue written if it is long or old, and wait a moment until it is."""
+        """Let the thread write the queue if it is long or old, and wait a little for that."""
         with self._changed:
             age = self._clock.monotonic() - self._oldest
             due = len(self._queue) >= MAX_EVENTS_PER_BATCH or age >= KPI_QUEUE_MAX_AGE_SECONDS
@@ -325,8 +327,8 @@ class SentEventTotals(Struct):
 
 
 class StreamKpis:
-    """Counts the events that one stream sends of each event type: as metrics at once, and as KPI events when it is
-    reported.
+    """Counts the events that one stream sends of each event type: in metrics at once, and in KPI events at each call of
+    `report`.
 
     Call `report` at `next_report_at`, and when the stream has ended.
     """

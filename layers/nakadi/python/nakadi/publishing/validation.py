@@ -1,8 +1,8 @@
 """From the body of a request to events that follow the schema of their event type and may be written for their owners.
 
 Bodies are read as strictly as the contract asks, and nearly as fast as a lenient parser would. Nearly all batches are
-parsed at once. Only a faulty text, or one with misplaced commas, is scanned symbol by symbol, and only a faulty event
-is read by the strict parser, which can name the fault and its place.
+parsed at once. Only a body with a fault, or with misplaced commas, is scanned symbol by symbol; only a faulty event is
+read by the strict parser, which can name the fault and its place.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ EnterLongWork = Callable[[], AbstractContextManager[None]]
 # Parsing a longer body takes a while, in which no other thread can compute, so it waits for a turn.
 LONG_BODY_BYTES = 1_000_000
 
-# If objects are smaller than this on average, events are found one by one, because each text that is cut out takes 72
-# bytes more.
+# If objects are smaller than this on average, events are found one by one, because each separate text takes 72 bytes
+# more.
 _MIN_AVERAGE_OBJECT_BYTES = 24
 # The number of objects among which finding the events takes about a second, if the fast way is not possible.
 _MAX_OBJECTS = 1_000_000
 _MAX_BRACES = 2 * MAX_EVENT_MEMORY_BYTES // OBJECT_MEMORY_BYTES
-# An event this large would hardly be stored. The strict parser takes a second for it, as long as a message is worth.
+# The largest event whose fault is explained. Larger events would hardly be stored, and the strict parser takes a second
+# for this size.
 _MAX_EXPLAINED_BYTES = 1_000_000
 
 _BLANK_BYTES = b" \t\r\n"
@@ -76,7 +77,7 @@ _BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 # fails, Python before 3.11.5 continues from where it failed, and not from where it began.
 _NOT_BRACES_PATTERN = rb'\\.|"(?:[^"\\]|\\.)*+"|[^{}"\\]++'
 _NEXT_BRACE_PATTERN = re.compile(rb"(?:\{(?:%b)*+\}|%b)*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
-# Bytes that do not continue a UTF-8 character, and bytes that do not begin a character of four bytes.
+# The bytes that begin a UTF-8 character, and those that begin a character of four bytes.
 _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
@@ -126,7 +127,7 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
 
 
 def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
-    """The events of a body that needs no scanning; raises one of `PARSE_ERRORS` if it does need it."""
+    """The events of a body, without scanning; raises one of `PARSE_ERRORS` if the body needs scanning."""
     if at_once:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
@@ -135,9 +136,11 @@ def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
 
 
 def cut_long_body(body: bytes, limits: BatchLimits) -> LongBatch:
-    """The texts of the events; raises `TooLarge`, or one of `PARSE_ERRORS` if a scan must find them."""
+    """The texts of the events of a long body; raises `TooLarge`, or one of `PARSE_ERRORS` if a scan has to find the
+    events.
+    """
     if body.count(b"{") > max(limits.max_events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
-        # If they were all events, cutting them out at once would take several times the memory of the body.
+        # If these were all events, creating their texts at once would take several times the memory of the body.
         raise NotStrictJson
     raws = ARRAY_DECODER.decode(body)
     limits.check_event_count(len(raws))
@@ -174,7 +177,9 @@ def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[JsonText]:
 
 
 def _check_utf8(body: bytes) -> None:
-    """Check a piece at a time, because a decoded body may take four times the memory."""
+    """Raise unless the body is UTF-8. It is checked a piece at a time, because a decoded body may take four times the
+    memory.
+    """
     if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -215,7 +220,7 @@ def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLim
         raise _malformed_body(f"Illegal character at position {_utf16_position(body, at)}")
     end = _position_after_closing_brace(body, at, last, number)
     if end is None:
-        # The event is not closed: the bracket of the list is the misplaced one.
+        # The event is not closed, so the closing bracket of the list is where the strict parser finds the fault.
         return at + _strict_event_length(body[at : last + 1][:_MAX_EXPLAINED_BYTES])
     event = body[at:end]
     estimate_event_memory(number, event, limits)
@@ -250,7 +255,7 @@ def _strict_event_length(event: bytes) -> int:
     """The number of bytes that the strict parser reads as an event; raises `Malformed` with the fault if there is no
     valid one.
     """
-    text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
+    text = event.decode(errors="ignore")  # the text may end in the middle of a character
     try:
         end = strict_json.parse_leading_value(text)[1]
     except strict_json.StrictJsonError as error:
@@ -277,7 +282,7 @@ def validate_events(
     max_event_bytes: int,
     prior_step: PublishingStep,
 ) -> None:
-    """Raise `BatchRejected` at the first invalid event, or at the one at which the work becomes too much."""
+    """Raise `BatchRejected` at the first invalid event, or at the event at which the steps are used up."""
     has_metadata = event_type.category is not Category.UNDEFINED
     first = 0
     for piece in batch.in_pieces():
@@ -307,7 +312,7 @@ def _count_certain(events: Sequence[Event], are_certainly_valid: Callable[[Seque
 
 
 def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_metadata: bool) -> str | None:
-    """The fault of an event, or its excess over a limit."""
+    """The fault of an event, or the limit that it exceeds; None for a valid event."""
     valid = accepts_event(event, validator, budget)
     if valid is None:
         return VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps)
@@ -328,8 +333,8 @@ def accepts_event(event: Event, validator: Validator, budget: WorkBudget) -> boo
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
-    """Whether an event that used up all steps is valid: validation starts again until there are enough steps; None if
-    there are never enough.
+    """Whether an event that used up all granted steps is valid: its validation starts again with more steps, until they
+    suffice; None if the batch may not have that many.
 
     From the second time on, each attempt has twice as many steps as the one before, so that all attempts together take
     no more than twice the work of the last.

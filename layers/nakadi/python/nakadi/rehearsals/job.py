@@ -43,9 +43,9 @@ class RehearsalRemoved(Exception):
 
 
 class RehearsalJob:
-    """Reads, judges and counts, and writes what it has found every two seconds and at the end.
+    """Reads, judges and counts events, and writes its findings every two seconds and at the end.
 
-    While it runs, it is the only writer of its document. Removing the document ends the job.
+    While it runs, only it writes the rehearsal's document. Removing the document ends the job.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name

@@ -4,10 +4,10 @@ definitions that each name the previous one twice require a million checks, in l
 levels of properties whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at
 any depth, is checked against more schemas.
 
-* All alternatives count, because an event can be made that fails each of them at its very end. * A name may match all
-of the patterns. * A schema that contains itself is followed once around the cycle. It may contain itself in several
-alternatives, of which mostly one is taken; but if a value is checked against it twice, the number doubles with each
-level of an event.
+* All alternatives count, because an event can be made that fails each of them at its very end.
+* A name may match all of the patterns.
+* A schema that contains itself is followed once around the cycle. It may contain itself in several alternatives, of
+  which mostly one is taken; but if a value is checked against it twice, the number doubles with each level of an event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may read an event type, and which of its events; checked when a stream begins and while it lasts.
+"""Who may read an event type, and which of its events. This is checked when a stream begins and while it lasts.
 
 Only the registry shows blocks and changes made by other processes, so it is read every second while there are streams.
 Changes by this process are checked at once.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_SECONDS = 1.0
 
-# Clients recognize a missing event type by these words here, and by others everywhere else.
+# Clients recognize a missing event type by these words for streams; other operations have other words.
 TOPIC_NOT_FOUND_MESSAGE = "topic not found"
 
 
@@ -37,8 +37,8 @@ class AccessBlocked(Struct, frozen=True):
     """Raised when a stream has to end without another line."""
 
 
-# With an exception the stream has to end, and its client may learn why; with an event type it continues, with the
-# current version.
+# What a check of access finds. After an exception the stream has to end, and its client may be told why; with an event
+# type, the stream continues with that revision.
 AccessChange = AccessBlocked | Exception | EventType | None
 
 
@@ -57,7 +57,7 @@ class ReadAccess:
         self.skips_misplaced_events = False
 
     def authorize(self, name: str, subject: Subject) -> EventType:
-        """The event type that a subject wants to read, if it may. Raises outcomes."""
+        """The event type that a subject wants to read, if the subject may read it. Raises outcomes."""
         self.refresh_features()
         self._permissions.require_consumer(subject, [name])
         event_type = self._event_types.find(name)
@@ -67,7 +67,9 @@ class ReadAccess:
         return event_type
 
     def access_change_for(self, subject: Subject, known: EventType) -> AccessChange:
-        """How access has changed for a subject since the event type was as `known`; None if it has not."""
+        """How a subject's access to an event type has changed since the revision `known`; None if it has not
+        changed.
+        """
         try:
             self._permissions.require_consumer(subject, [known.name])
         except NotPermitted:
@@ -84,20 +86,23 @@ class ReadAccess:
         return current
 
     def event_type_change(self, known: EventType) -> AccessChange:
-        """The newer version of an event type, for a reader whose access is not checked; None if there is none."""
+        """The newer revision of an event type, for a reader whose access is not checked; None if there is none."""
         current = self._current_event_type(known)
         return current if current is not None and current.revision > known.revision else None
 
     def refresh_features(self) -> None:
-        """Read the features that every event needs, because there is no time to read them for each event."""
-        # One thread at a time, or an older answer could overwrite a newer one. `may_read` needs no lock: it reads one
-        # attribute, and may see the old value for a moment longer, as if it had been called a moment earlier.
+        """Read the features on which `may_read` depends, because reading them for each event would take too long."""
+        # One thread reads at a time, because otherwise an older answer could overwrite a newer one. `may_read` needs no
+        # lock: it reads one attribute, and may see the old value for a moment longer, as if it had been called a moment
+        # earlier.
         with self._refreshing:
             self._owners_matter = self._features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
             self.skips_misplaced_events = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
 
     def may_read(self, record: Record, subject: Subject) -> bool:
-        """Whether a subject may see an event. Nobody sees tombstones, or events addressed to a subscription."""
+        """Whether a subject may see an event. No reader of an event type sees tombstones, or events that are directed
+        to a subscription.
+        """
         if record.value is None or record.directed_to is not None:
             return False
         return record.owner is None or not self._owners_matter or self._may_read_owned_by(record.owner, subject)
@@ -107,20 +112,22 @@ class ReadAccess:
         return self._permissions.allows(Operation.READ, owned, subject)
 
     def _current_event_type(self, known: EventType) -> EventType | None:
-        """The current version of the same event type; another one may have taken its name."""
+        """The current revision of the same event type; None if it was deleted, even if another event type now has its
+        name.
+        """
         try:
             current: EventType | None = self._event_types.cached(known.name)
         except NotFound:
             return None
         if current is not None and current.id != known.id:
-            # The cached version may be older than the known one.
+            # The registry is read, because the cached revision may be older than the known one.
             current = self._event_types.find(known.name)
         return current if current is not None and current.id == known.id else None
 
 
 class MonitoredReaders(Struct, eq=False):
-    """The streams of one subject over one event type, with its last known version. Streams without a subject only need
-    the changes of the event type.
+    """The streams in which one subject reads one event type, and the event type as it was last known. Streams without a
+    subject need only changes of the event type.
     """
 
     subject: Subject | None
@@ -142,7 +149,7 @@ class StreamAccessMonitor:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requested = asyncio.Event()
-        # One check at a time, in a separate thread: a registry that does not answer delays nothing else.
+        # One check runs at a time, in a separate thread, so that a registry that does not answer delays nothing else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nakadi-access")
 
     @contextmanager
@@ -162,7 +169,7 @@ class StreamAccessMonitor:
         readers = self._readers.setdefault(key, MonitoredReaders(subject, event_type))
         readers.drivers.add(driver)
         if event_type.revision < readers.event_type.revision:
-            readers.event_type = event_type  # so that a change that the other streams already know is found again
+            readers.event_type = event_type  # so that this stream gets changes that others have
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._requested = asyncio.Event()
@@ -209,7 +216,7 @@ class StreamAccessMonitor:
             return [self._access_change_of(each) for each in checked]
         except Unavailable as error:
             log.warning("Checking the access of open streams failed, they continue unchecked: %s", error)
-        except Exception:  # any error: later checks must take place
+        except Exception:  # after any error, later checks must take place
             log.exception("Checking the access of open streams failed, they continue unchecked")
         return [None for _ in checked]
 

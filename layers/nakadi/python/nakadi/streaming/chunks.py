@@ -26,21 +26,21 @@ class EventChunk:
     """Consecutive events of one partition of one timeline, from offset `start` up to, but not including, `next_offset`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
-    bytes. Work done for every event here limits the speed of streams. So if the log provides the text of plain events,
-    there is no such work: streams send the stored text, cut where batches end.
+    bytes. Any work for each single event limits the speed of streams. So if the log provides the text of plain events,
+    there is no such work: streams send the stored text, divided where batches end.
     """
 
     def __init__(self, order: int, start: int, found: EventSlice) -> None:
         self.order = order
         self.start = start
         self.next_offset = found.next_offset
-        # Whether nothing followed when they were read.
+        # Whether no event followed when these events were read.
         self.at_end = found.at_end
         self.events = found.events
         self.count = len(found.events)
         # The position of the last event; for a chunk without events, the one after which reading continues.
         self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
-        # The same events if the log provided their text, otherwise None.
+        # The events as the log has returned them if it has returned their text, otherwise None.
         self.lazy = found.events if isinstance(found.events, LazyEvents) else None
         if self.lazy is not None:
             self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lazy.blocks)
@@ -53,7 +53,8 @@ class EventChunk:
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
         # The approximate number of bytes that the chunk takes in memory.
         self.weight = self.size + (500 if self.lazy is None else 100) * self.count + 1000
-        # Whether several streams read the chunk. For a single stream, reusing memory at once matters more than caching.
+        # Whether several streams read the chunk. For a single stream, it is better to free memory at once than to
+        # cache.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
         self._cache_bytes_left = 2 * self.weight
@@ -64,7 +65,7 @@ class EventChunk:
 
     @cached_property
     def values(self) -> list[bytes]:
-        """The values of the events; may be None for events that not every reader gets."""
+        """The values of the events. A value may be None if not every reader gets the event."""
         if self.lazy is not None:
             return [value for block in self.lazy.blocks for value in block.values()]
         return list(map(attrgetter("value"), self.records))
@@ -90,7 +91,8 @@ class EventChunk:
         known = self._cached.get((first, last))
         if known is None:
             known = serialise()
-            # Streams that cut at many different places would multiply the memory and share nothing.
+            # If streams divide chunks at many different places, caching all results would take much memory and share
+            # nothing.
             if self.shared and len(known) <= self._cache_bytes_left:
                 self._cache_bytes_left -= len(known)
                 self._cached[first, last] = known
@@ -186,9 +188,10 @@ def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun
 
 
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
-    """The events of runs with commas between them, after a head without line breaks; the text is safe to split.
+    """The events of runs with commas between them, between `head`, which has no line breaks, and `tail`.
 
-    Events are most of the bytes of a stream, so they are copied as rarely as possible.
+    Clients can split the text into lines (`escape_line_separators`). Events are most of the bytes of a stream, so they
+    are copied as rarely as possible.
     """
     return escape_line_separators(_joined_texts(head, runs, tail))
 
@@ -217,8 +220,8 @@ def escape_line_separators(text: bytes) -> bytes:
     """JSON text with U+2028, U+2029 and U+0085 as escapes, which means the same.
 
     Many client libraries also split lines at these characters (`iter_lines` of httpx and requests, all that use
-    `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may
-    replace them. Almost all text has none, and most is plain ASCII, which a check finds much faster than a search.
+    `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may replace
+    them. Almost no text has these characters, and most is plain ASCII, which can be checked much faster than searched.
     """
     if text.isascii():
         return text

@@ -41,7 +41,9 @@ _MEMBERS_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CloudEventPlace(Struct, frozen=True):
-    """Where the attributes of a CloudEvent come from: `token` identifies the batch in a stream of a subscription."""
+    """Where the attributes of a CloudEvent come from: the partition and, in a stream of a subscription, the `token` of
+    the batch's cursor.
+    """
 
     event_type: str
     partition: str
@@ -136,7 +138,7 @@ _NO_TEXTS_OF_CLIENTS = frozenset(("specversion", "time", "data", "partition", "o
 
 
 def _text(value: Any) -> str | None:
-    """The value, if it can be the text of an attribute."""
+    """The text of an attribute with this value; None if it cannot be one."""
     return value if isinstance(value, str) and value and not find_control_character(value) else None
 
 

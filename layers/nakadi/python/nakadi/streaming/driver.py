@@ -1,8 +1,8 @@
 """The drivers of streams: one task per stream that carries facts to its session, and lines to the client.
 
 `StreamDriver` is the common part of streams of both kinds, `LowLevelDriver` the driver of an event type's streams. Only
-a driver writes, one thing after the other. It takes events when everything before them is on its way, so that a client
-that does not read delays only its own stream.
+its driver writes to a stream, one chunk after the other. The driver takes events only when everything before them is
+written, so that a client that does not read delays only its own stream.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from nakadi.streaming.session import (
     StreamEnd,
 )
 
-# Event loops count milliseconds, and may wake a stream up to one millisecond too early, needlessly.
+# Event loops count milliseconds, and may fire a timer up to one millisecond too early, so timers are set this much
+# later.
 TIMER_SLACK_SECONDS = 0.001
 
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
 MAX_TIMER_SECONDS = 3600.0
 
-# Small batches that are due together are written together. Joining large ones would cost more than another write.
+# Small batches that are due together are written together. Joining large batches would cost more than another write.
 MAX_UNWRITTEN_BYTES = 32 * 1024
 
-# How long a client that does not read may hold its stream beyond its time.
+# How long a stream whose client does not read may last beyond its end.
 SLOW_CLIENT_MARGIN_SECONDS = 30.0
 
 ApplyFact = Callable[[float], Sequence[Any]]
@@ -54,8 +55,8 @@ class StreamOutlet(Protocol):
     """The connection to the client."""
 
     async def write(self, chunk: bytes) -> None:
-        """Send and flush the bytes, and return once the client has room for more. Raises `ConnectionError` if it is
-        gone.
+        """Send and flush the bytes, and return once the client has room for more. Raises `ConnectionError` if the
+        client has disconnected.
         """
 
     def when_client_gone(self) -> asyncio.Future[None]:
@@ -70,7 +71,7 @@ class StreamFigures(Protocol):
 
     @property
     def next_report_at(self) -> float:
-        """When `report` has something to do, by the steady clock."""
+        """The time of the steady clock from which `report` has something to do."""
 
     def record_sent_batch(
         self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
@@ -82,7 +83,7 @@ class StreamFigures(Protocol):
 
 
 class WriteBuffer:
-    """Lines in their order, several of them in one write."""
+    """Collects lines in their order, and writes several of them at once."""
 
     def __init__(self, outlet: StreamOutlet) -> None:
         self._outlet = outlet
@@ -137,24 +138,26 @@ class StreamSession(Protocol):
         """Why the stream has ended; None until then."""
 
     def next_tick_at(self) -> float:
-        """When the next `tick` has something to do. Until then only facts and events change anything."""
+        """The time at which `tick` next has something to do. Until then, only facts and events change anything."""
 
     def tick(self, now: float, /) -> Sequence[Any]:
-        """Time has passed."""
+        """Do what is due at `now`."""
 
     def handle_block(self) -> Sequence[Any]:
-        """An administrator has blocked the client or its event types."""
+        """Record that an administrator has blocked the client or its event types."""
 
     def handle_refusal(self, error: Exception, /) -> Sequence[Any]:
-        """The client may no longer read, or the stream cannot continue."""
+        """End the stream, because the client may no longer read, or the stream cannot continue."""
 
 
 class EventSource(Protocol):
-    """Where the events of a partition come from."""
+    """The source from which a stream takes the events of a partition."""
 
     @property
     def is_topic_missing(self) -> bool:
-        """Whether the topic was found missing; a call of `update_event_type` is expected to explain it."""
+        """Whether the topic does not exist any longer; a call of `update_event_type` with a newer event type should
+        follow.
+        """
 
     @property
     def needs_move(self) -> bool:
@@ -165,10 +168,10 @@ class EventSource(Protocol):
         """Whether more events may be ready after `take_run`. If not, `wake` will be called."""
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
-        """Go to where the next event is or will be; `wake` is called when there may be events to take."""
+        """Move to the place where the next event is or will be. `wake` is called when there may be events to take."""
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed, perhaps with other timelines."""
+        """Take a newer event type, which may have other timelines."""
 
     def take_run(self) -> EventRun | None:
         """The next events that are ready, None while there are none."""
@@ -190,7 +193,7 @@ class StreamDriver(ABC):
         self._facts: list[ApplyFact] = []
         self._updates: list[EventType] = []
         self._is_woken = False
-        # Called when the driver is woken while it waits for something else.
+        # A function to call if the driver is woken while it waits for something other than `wake`.
         self._on_wake: Callable[[], None] | None = None
         # The future that an idle driver awaits. An `asyncio.Event` would take several times as much memory.
         self._sleep: asyncio.Future[None] | None = None
@@ -202,12 +205,12 @@ class StreamDriver(ABC):
     def session(self) -> StreamSession: ...
 
     def add_fact(self, fact: ApplyFact) -> None:
-        """Have a fact handed to the session in the next round."""
+        """Queue a fact, which the next round passes to the session."""
         self._facts.append(fact)
         self.wake()
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed: there may be a new timeline to continue in."""
+        """Take a newer event type, which may have a new timeline in which to continue."""
         self._updates.append(event_type)
         self.wake()
 

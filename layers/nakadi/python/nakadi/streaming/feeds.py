@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FEED_WINDOW_BYTES = 4_000_000
 MAX_RECENT_CHUNKS = 4
 
-# The pauses between attempts to read while a log does not answer.
+# The shortest and the longest pause between attempts to read while a log does not answer.
 MIN_READ_RETRY_PAUSE_SECONDS = 0.1
 MAX_READ_RETRY_PAUSE_SECONDS = 5.0
 
@@ -109,8 +109,8 @@ class PartitionFeed:
         self._behind: dict[int, set[FeedFollower]] = {}
         self._recent: dict[int, EventChunk] = {}
         self._reading = False
-        # Whether the log may hold more than was read. Only a read can tell that it does not. The log reports later
-        # events, because the feed watched it before the read.
+        # Whether the log may have more events than were read. Only a read shows that it has none. Later events are
+        # reported by the log, which is watched from before the read.
         self._more = True
 
     def add_follower(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
@@ -129,16 +129,16 @@ class PartitionFeed:
             self._forget()
 
     def refresh(self) -> None:
-        """Note that there are new events."""
+        """Read on, because the log has new events."""
         self._more = True
         if self._waiting:
             self._read_on()
 
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
-        """The chunk with the follower's next event; without one, the follower is woken when it arrives.
+        """The chunk with the follower's next event; None if there is none yet; then the follower is woken when the
+        chunk arrives.
 
-        If the chunk ends where reading stands, the follower waits for the next chunk from now on, and need not ask
-        again.
+        If the chunk is the last one that was read, the follower already waits for the next chunk, without another call.
         """
         if follower.offset > self._tip:
             self._jump_to(follower.offset)
@@ -150,7 +150,7 @@ class PartitionFeed:
         if chunk is None:
             self._read_behind_window(follower)
         elif chunk.next_offset == self._tip:
-            self._wait_for_more(follower)  # the read happens while the follower is busy with this one
+            self._wait_for_more(follower)  # the next chunk is read while the follower processes this one
         return chunk
 
     def is_waiting(self, follower: FeedFollower) -> bool:
@@ -159,8 +159,8 @@ class PartitionFeed:
     # The tip
 
     def _jump_to(self, offset: int) -> None:
-        """Move the reader to a follower that is ahead of it. The followers that it leaves behind catch up by
-        themselves.
+        """Continue reading at the offset of a follower that is beyond the tip. Followers before that offset catch up
+        with reads of their own.
         """
         self._tip = offset
         self._drop_chunks()
@@ -177,17 +177,19 @@ class PartitionFeed:
     def _read_on(self) -> None:
         if not self._reading:
             self._reading = True
-            # Before the read, not after it: events reported during the read may come after its result.
+            # This is set before the read rather than after it, because events that are reported during the read may
+            # come after its result.
             self._more = False
             self._reader.read(self._tip, partial(self._add_newest_chunk, self._tip))
 
     def _add_newest_chunk(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
-            # A follower has moved the tip meanwhile: this chunk is before it, and no follower waits there.
+            # A follower has moved the tip during the read, so this chunk is before the tip, and no follower waits for
+            # it.
             self._more = True
         elif isinstance(found, BaseException):
-            # The waiting followers end. A later follower may succeed.
+            # The waiting followers get the failure. A read for a later follower may succeed.
             self._more = True
             self._fail_followers(self._waiting, found)
         elif found.next_offset > start:
@@ -217,10 +219,10 @@ class PartitionFeed:
     # Behind the window
 
     def _read_behind_window(self, follower: FeedFollower) -> None:
-        """Read for a follower that is behind, and for all that wait for the same chunk."""
+        """Read for a follower before the window, and for all followers that wait for the same chunk."""
         start = follower.offset
         if start not in self._behind:
-            # One read serves any number of followers: many come at once when their streams begin together.
+            # One read serves all followers that need the same chunk: there are many when their streams begin together.
             self._behind[start] = set()
             self._reader.read(start, partial(self._give_chunk_to_waiting, start))
         self._behind[start].add(follower)
@@ -261,7 +263,7 @@ class PartitionFeed:
 
 
 class FeedFollower:
-    """A stream's place in a partition. `offset` is the next event's."""
+    """A stream's place in a partition. `offset` is that of the next event."""
 
     __slots__ = ("_feed", "error", "failure", "given", "offset", "wake")
 
@@ -280,8 +282,8 @@ class FeedFollower:
         return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
-        """The next events, as many as are ready. None means that `wake` will be called. Raises the reason if there are
-        no more.
+        """The next events, as many as are ready. None means that `wake` will be called. If reading has failed for good,
+        raises the reason.
 
         After `UnreadableEvents`, the next call reads again.
         """
@@ -315,12 +317,13 @@ READING_THREAD_COUNT = 8
 
 
 class Feeds:
-    """The feeds of a process; a log is watched, and a feed kept, as long as it has followers."""
+    """The feeds of a process; a log is watched, and a feed exists, as long as it has followers."""
 
     def __init__(self, logs: EventLogs, threads: int = READING_THREAD_COUNT) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
-        # Opening a log reads its storage from the registry. If the registry does not answer, open logs are still read.
+        # Opening a log reads its storage from the registry. It has a thread of its own, so that open logs are still
+        # read if the registry does not answer.
         self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
         self._watched: dict[str, _WatchedLog] = {}
 
@@ -331,7 +334,7 @@ class Feeds:
         `event_type`."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         # Nothing is awaited between finding the feed and following it, and the last follower that leaves also removes
-        # the feed in one step. So nobody follows a closed feed.
+        # the feed in one step. So no follower gets a closed feed.
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset, event_type)
         return watched.feed_or_new((timeline.topic, partition), make).add_follower(offset, wake)
 
@@ -345,15 +348,15 @@ class Feeds:
         def open_watched_log() -> _WatchedLog:
             return _WatchedLog(self._logs.for_storage(storage_id), loop)
 
-        # In a thread, because an engine reads the end of its log before it watches the log.
+        # The log is opened in a thread, because an engine may read the end of its log before it watches the log.
         opening = self._opening.submit(open_watched_log)
         try:
             watched = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            # The stream has ended. The thread continues, and would leave an unknown watch behind.
+            # The stream has ended, but the thread continues, and its watch must be ended too.
             opening.add_done_callback(_stop_unused_watch)
             raise
-        # Another stream may have been here while this one waited: one watch is enough.
+        # Another stream may have opened a watch of the log while this one waited; only one of the two is kept.
         kept = self._watched.setdefault(storage_id, watched)
         if kept is not watched:
             watched.stop()
@@ -404,12 +407,13 @@ class _WatchedLog:
         return not self._feeds
 
     def _note_new_events(self, topic: str, partition: int) -> None:
-        """Called by the log, from any thread. However many events come, the loop is woken only once until it has run.
+        """Called by the log, from any thread. However many events come, the loop is woken only once until it has
+        processed them.
 
-        It takes the whole set under the lock, so a partition that is added later wakes the loop again.
+        It takes the whole set under the lock, so a partition that is added later wakes it again.
         """
-        # Another thread may change `_feeds`, but this read of it is one step. A feed that is added just after has read
-        # nothing yet, and finds the event when it reads.
+        # Another thread may change `_feeds`, but this read of it is one step. A feed that is added just after this has
+        # read nothing yet, and finds the event when it reads.
         if (topic, partition) not in self._feeds:
             return
         with self._lock:
@@ -472,7 +476,7 @@ class PartitionReader:
         self._follower: FeedFollower | None = None
         self.partition = partition
         self.until = until
-        # Whether the topic was found missing. The event type will explain why.
+        # Whether the topic does not exist any longer; a newer event type says why.
         self.is_topic_missing = False
 
     @property
@@ -485,7 +489,7 @@ class PartitionReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether more events may be ready after a run was taken. Without it, `wake` will be called."""
+        """Whether more events may be ready after a run was taken. If not, `wake` will be called."""
         return self._follower is None or not self._follower.is_waiting or self.needs_move
 
     @property
@@ -506,8 +510,8 @@ class PartitionReader:
         self._follower = await self._feeds.follow(timeline, int(self.partition), offset, wake, self._event_type.name)
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed, perhaps with other timelines. Raises if the next events were deleted with their
-        timeline.
+        """The event type has changed, perhaps with other timelines. Raises `UnusableCursor` if the next events were
+        deleted with their timeline.
         """
         self._event_type = event_type
         order = self._position_reached().timeline

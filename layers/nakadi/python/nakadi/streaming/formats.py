@@ -1,4 +1,4 @@
-"""Lines: the bytes of a stream of an event type, in the two forms that clients can ask for."""
+"""The lines of a stream of an event type, in two of the forms that clients can ask for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_MILLISECONDS = 3000
 
 
 class StreamFormat(Protocol):
-    """The format of one stream. A format may remember its output, so each stream has its own."""
+    """The format of one stream. A format may have state, so each stream has its own."""
 
     content_type: str
 
@@ -52,8 +52,8 @@ class EventStreamFormat:
     continue.
 
     The id names every partition of the stream, even if none of its events has been sent yet, because a client that
-    returns with it gets only the partitions in it. A keep-alive is an id without data: a browser remembers the id and
-    raises no event.
+    returns with the id gets only the partitions that it names. A keep-alive is an id without data: a browser remembers
+    the id and raises no event.
     """
 
     content_type = "text/event-stream"
@@ -81,8 +81,8 @@ class EventStreamFormat:
 
 
 def batch_line(batch: SendEvents) -> bytes:
-    """A batch as a JSON object and a line break. The line of a single run is produced once for all streams with the
-    same batch.
+    """A batch as a JSON object and a line break. The line of a batch with a single run is made once for all streams
+    that send the same batch.
     """
     head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
     runs = batch.runs

@@ -1,7 +1,7 @@
 """Low-level streams: the client's request, and the session that decides which events to send and when the stream ends.
 
-The session never waits and knows no clock: facts come in as calls, with the time where time matters, and each call
-returns the actions that follow from it. The driver hands in no more events before all actions are done, so a session
+The session never waits and uses no clock: facts come in as method calls, with the time where it matters, and each call
+returns the resulting actions. The driver passes in more events only when all actions are carried out, so a session
 holds only events that are not due yet.
 """
 
@@ -22,7 +22,8 @@ from nakadi.streaming.chunks import EventRun, MayRead, is_public
 DEFAULT_FLUSH_TIMEOUT_SECONDS = 30
 MAX_STREAM_SECONDS = 4200
 
-# Streams that were opened together should not all reconnect together.
+# The range from which the duration of a stream is drawn if its client names none, so that streams that were opened
+# together do not all reconnect together.
 DEFAULT_STREAM_SECONDS_RANGE = (3000, 4199)
 
 PickSeconds = Callable[[int, int], int]
@@ -55,7 +56,7 @@ def stream_limits(
     max_stream_seconds: int | None = None,
     longest_silence_seconds: int | None = None,
 ) -> StreamLimits:
-    """The limits of a stream, or raises `Invalid` for the first rule that they break.
+    """The limits of a stream for these parameters. Raises `Invalid` for the first rule that they break.
 
     `max_stream_seconds` is the longest response that the platform allows, and `longest_silence_seconds` the longest
     pause in it: a stream ends or sends something before that, and a client that requests more time is not refused.
@@ -93,7 +94,7 @@ def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) ->
     if asked is not None and 0 < asked <= MAX_STREAM_SECONDS:
         return asked
     shortest, longest = DEFAULT_STREAM_SECONDS_RANGE
-    # A time of our choosing must not cause the refusal of a flush timeout, as long as another one can be chosen.
+    # The drawn duration must not be so short that the requested flush timeout is refused, if a longer one is possible.
     return pick_seconds(min(max(shortest, flush), longest), longest)
 
 
@@ -106,7 +107,8 @@ BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 
 
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
-    """The cursors of a header: `Malformed` if it is not a list of objects, `CursorError` if a member is missing.
+    """The cursors of a header: raises `Malformed` if it is not a list of objects, and `CursorError` if a member is
+    missing.
 
     Members without a meaning here are ignored, because clients send back whole cursors of other streams. Numbers keep
     their spelling. Anything after the list is ignored.
@@ -158,7 +160,7 @@ NUMBERS_AS_TEXT_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse
 
 
 class SendEvents(Struct, frozen=True):
-    """Send events of a partition; `position` is the place of the last one."""
+    """Send events of a partition; `position` is that of the last event."""
 
     partition: str
     position: Position
@@ -201,7 +203,7 @@ class StreamEnd(Enum):
 
 
 class PartitionBuffer:
-    """A partition's events that wait to be sent, and since when."""
+    """The events of a partition that wait to be sent, and the time since which they wait."""
 
     __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size", "told_meanwhile")
 
@@ -209,7 +211,7 @@ class PartitionBuffer:
         self.position = position
         self.flushed_at = now
         self.keep_alives = 0
-        # Whether the next keep-alive was sent before its time.
+        # Whether the next keep-alive was already sent early.
         self.told_meanwhile = False
         self._clear()
 
@@ -219,7 +221,7 @@ class PartitionBuffer:
         self.size += run.size
 
     def take_runs(self, *last: EventRun) -> tuple[EventRun, ...]:
-        """Take the waiting runs, followed by these."""
+        """Take the waiting runs, followed by the runs `last`, and leave the buffer empty."""
         taken = (*self.runs, *last)
         self.position = taken[-1].end
         if self.runs:
@@ -251,7 +253,7 @@ class LowLevelSession:
     # Facts
 
     def handle_events(self, partition: str, run: EventRun, now: float) -> list[StreamAction]:
-        """Events of a partition were read, in order and without gaps."""
+        """Take events of a partition, which were read in order and without gaps."""
         if self.end:
             return []
         actions: list[StreamAction] = []
@@ -260,7 +262,7 @@ class LowLevelSession:
         return self._update_last_line_at([*actions, *self._batches_to_free_memory(now)], now)
 
     def handle_partition_end(self, partition: str, position: Position, now: float) -> list[StreamAction]:
-        """A partition was read up to the position at which the client wants it to end."""
+        """Record that a partition was read up to the position at which the client wants it to end."""
         if self.end:
             return []
         rest = [self._batch(partition, now)] if self._buffers[partition].count else []
@@ -284,19 +286,19 @@ class LowLevelSession:
         return self._update_last_line_at(actions, now)
 
     def handle_shutdown(self, now: float) -> list[StreamAction]:
-        """The process is about to end."""
+        """End the stream, because the process is about to end."""
         return [] if self.end else self._send_rest_and_end(StreamEnd.DRAINED, now)
 
     def handle_block(self) -> list[StreamAction]:
-        """An administrator has blocked the client or the event type that it reads.
+        """End the stream, because an administrator has blocked the client or the event type that it reads.
 
-        The stream may no longer send the events that it has read.
+        Events that were read are no longer sent.
         """
         self._stop_without_sending(StreamEnd.BLOCKED)
         return []
 
     def handle_refusal(self, error: Exception) -> list[StreamAction]:
-        """The client may no longer read, or the stream cannot continue."""
+        """End the stream, because the client may no longer read, or the stream cannot continue."""
         if self.end:
             return []
         self._stop_without_sending(StreamEnd.REFUSED)
@@ -307,21 +309,23 @@ class LowLevelSession:
         return [] if self.end else [*self._send_rest_and_end(StreamEnd.REFUSED, now), SendProblem(error)]
 
     def handle_disconnect(self) -> list[StreamAction]:
-        """The client has gone."""
+        """End the stream, because the client has disconnected."""
         self._stop_without_sending(StreamEnd.GONE)
         return []
 
     # Queries by the driver
 
     def next_tick_at(self) -> float:
-        """When the next tick has something to do."""
+        """The time at which `tick` next has something to do."""
         flushes = min(map(self._flush_deadline, self._buffers.values()), default=self._ends_at)
         return min(flushes, self._ends_at, self._last_line_at + MAX_SECONDS_BETWEEN_LINES)
 
     # Decisions
 
     def _take_in_events(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
-        """Buffer events as if one by one: no batch and no stream becomes longer than its limit."""
+        """Buffer events with the same result as one by one, so that no batch and no stream becomes longer than its
+        limit.
+        """
         buffer = self._buffers[partition]
         rest: EventRun | None = run
         while rest is not None and rest.count and not self.end:
@@ -344,7 +348,9 @@ class LowLevelSession:
             yield self._batch(heaviest, now)
 
     def _batch_or_keep_alive(self, partition: str, now: float) -> Iterator[StreamAction]:
-        """The actions of a partition that is due. The next time counts from the due time, however late the call is."""
+        """The actions of a partition that is due. The next due time is counted from this due time, however late the
+        call is.
+        """
         buffer = self._buffers[partition]
         due = self._flush_deadline(buffer)
         flushed_at = due if now < due + self._limits.flush_seconds else now
@@ -365,7 +371,7 @@ class LowLevelSession:
         return SendEvents(partition, buffer.position, runs)
 
     def _early_keep_alive(self) -> StreamAction:
-        """Send the next keep-alive before its time. It counts as sent when it would have been due, so no timer
+        """Send the next keep-alive before its time. When it would have been due, it counts as sent, so no timer
         changes.
         """
         partition, buffer = next(iter(self._buffers.items()))

@@ -35,7 +35,7 @@ from nakadi.streaming.session import (
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):
-    """A stream that may begin: its reader, where its partitions begin and perhaps end, and its duration. It holds no
+    """A stream that may begin: who reads, where its partitions begin and perhaps end, and its limits. It holds no
     resources yet.
     """
 
@@ -48,7 +48,7 @@ class AcceptedStream(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> Iterator[None]:
-    """Count a stream from its beginning to its end; `end` gives the reason why a completed stream ended."""
+    """Count a stream from its beginning to its end; `end` returns the reason why a completed stream ended."""
     metrics.streams_opened.add(1, api)
     metrics.open_streams.add(1, api)
     reason = "failed"
@@ -68,8 +68,9 @@ def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> 
 
 
 class EventStreams:
-    """`max_stream_seconds` is the longest duration of a stream here, and `longest_silence_seconds` the longest time
-    between two batches, including empty ones; None means that only the API's own limits apply.
+    """The streams of event types. `max_stream_seconds` is the longest duration of a stream here, and
+    `longest_silence_seconds` the longest time between two batches, including empty ones; None means that only the API's
+    own limits apply.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name
@@ -97,7 +98,7 @@ class EventStreams:
         event_types.add_change_listener(lambda _: self._monitor.check_soon())
 
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
-        """Check everything, in the order in which clients can see it. Raises outcomes."""
+        """Check a request for a stream. Clients can observe the order of the checks. Raises outcomes."""
         event_type = self._access.authorize(name, subject)
         starts, ends = self._bounds(event_type, cursors_header)
         limits = stream_limits(asked, self._pick_seconds, self._max_stream_seconds, self._longest_silence_seconds)

@@ -89,9 +89,9 @@ class Archiver:
     def archive_next_object(
         self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause
     ) -> bool:
-        """Archive waiting events, up to the size of an object, and return whether there may be more.
+        """Archive waiting events of these partitions, as many as fit into one object, and return whether more may wait.
 
-        `pause` is called now and then. Raises `UnknownTopic`.
+        `pause` is called between parts of the work. Raises `UnknownTopic`.
         """
         # Read the hot half first: it removes nothing that is missing in the index, which is read later.
         bounds = self._hot.bounds(topic, sorted(partitions))

@@ -61,9 +61,9 @@ class SegmentGroup(NamedTuple):
 
 @contextmanager
 def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
-    """Claim a partition, so that no other process rewrites it. The yielded function extends the claim.
+    """Claim a partition, so that no other process rewrites it. The yielded function renews the claim.
 
-    Raises `PartitionBusy`, then or later.
+    Entering the context and each renewal raise `PartitionBusy` if another process has the claim.
     """
     claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
 

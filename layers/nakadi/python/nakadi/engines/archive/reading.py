@@ -84,8 +84,8 @@ class ArchiveReader:
     ) -> None:
         """Read ahead for a reader that has returned for the following events.
 
-        The amount doubles each time that the reader has used up its read-ahead, so a reader that stops wastes at most
-        about as much as it has read.
+        The amount doubles each time that the reader has read everything that was read ahead, so if it stops, at most
+        about as much is wasted as it has read.
         """
         end = next((each.end_offset for each in segments if next_offset < each.end_offset), segments[-1].end_offset)
         if sequential is not None and sequential.end_offset <= end:

@@ -1,8 +1,9 @@
-"""A log whose older half is in the archive: one cursor leads from the oldest archived event to the newest.
+"""A log whose older half is in the archive: readers can read from the oldest archived event to the newest event as in
+one log.
 
-Publishers append to the hot half, and the archiver reads from there. The hot half removes archived events after some
-time. It answers a read as long as it has the events; otherwise the archive answers, which reaches at least to the
-beginning of the hot half. Both remove events beyond the retention of the event type.
+Publishers append to the hot half, and the archiver reads from the hot half, which removes archived events after some
+time. The hot half answers a read if it has the events; otherwise the archive does, which has all events before the
+beginning of the hot half. Both halves remove events beyond the retention time of the event type.
 
 One thread archives events and removes what is not needed, in small steps so that no request waits for it.
 """

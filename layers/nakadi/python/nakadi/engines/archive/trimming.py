@@ -26,10 +26,10 @@ def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int
 def trim_hot_log(
     hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
 ) -> bool:
-    """Have the hot half remove archived events that were stored before a moment; return whether any archived events are
-    left.
+    """Let the hot half remove archived events that were stored before a moment; return whether archived events may be
+    left for a later call.
 
-    The last archived events stay. No unarchived event is older, which makes this safe.
+    The last archived events stay. This is safe, because no unarchived event is older than these.
     """
     latest = datetime_from_microseconds(
         index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at

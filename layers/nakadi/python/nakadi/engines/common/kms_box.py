@@ -1,8 +1,8 @@
-"""A secret box whose key is in AWS KMS, which never gives it away.
+"""A secret box whose key is in AWS KMS, and never leaves KMS.
 
-Each secret is sealed with its own data key, which KMS creates, and which is stored with the secret, encrypted by KMS:
-KMS itself encrypts at most 4 KiB, and headers may be longer. KMS gets the context, so that its log says which secret
-was opened, and nobody can open a secret as the secret of another subscription.
+KMS itself encrypts at most 4 KiB, and headers may be longer, so each secret is encrypted with its own data key. KMS
+creates and encrypts the data key, which is stored with the secret. KMS also gets a context, so that its log says which
+secret was decrypted, and nobody can decrypt a secret as that of another subscription.
 """
 
 from __future__ import annotations

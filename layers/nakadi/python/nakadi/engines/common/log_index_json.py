@@ -1,7 +1,4 @@
-"""The contents of log indexes as text.
-
-Sequence numbers have more digits than the numbers of most stores.
-"""
+"""The contents of log indexes as text, because sequence numbers have more digits than the numbers of most stores."""
 
 from __future__ import annotations
 

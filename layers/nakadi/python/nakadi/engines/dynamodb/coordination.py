@@ -139,8 +139,8 @@ class DynamoDbCoordination:
     def remove_subscription_state(self, subscription: str) -> None:
         """Remove the assignment first: offsets without an assignment are harmless.
 
-        A commit in between moves an offset that is about to be removed. A later commit finds none, because an update
-        that requires an owner creates no item.
+        A commit before the offset's removal moves an offset that is about to be removed. A later commit is refused,
+        because an update that requires an owner creates no item.
         """
         key = subscription_key(subscription)
         self._table.remove_items(key, [ASSIGNMENT_SORT_KEY])

@@ -1,10 +1,10 @@
 """Notices changes by other processes in the coordination table.
 
-Each change leaves an item that is named by the time, and watchers query the items after the last one that they know:
-one small query, however many subscriptions there are, and none without watchers.
+Each change is reported in an item whose key is the time, and processes with watchers query the items after the last one
+that they know: one small query, however many subscriptions there are, and none without watchers.
 
-If a subscription changes again within a moment, the change need not be reported: each watcher looks once more, a little
-later. Many commits are therefore as cheap as few.
+If a subscription changes again within the same interval, that change need not be reported, because a process that sees
+a report looks once more, a little later. So many commits cost no more than few.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class TableChangePoller(ChangePoller):
         self._is_failing = False
 
     def report_change(self, subscription: str, change: SubscriptionChange) -> None:
-        """Write an item that tells other processes.
+        """Write an item that reports a change to other processes.
 
-        Without it, they learn of the change at their next look without a report.
+        If that fails, they notice the change when they next read everything without a report.
         """
         now = time.time()
         item = self._items(

@@ -200,10 +200,10 @@ class DynamoDbRegistry:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
     def _transact(self, changes: Sequence[DocumentChange], buckets: Collection[int]) -> None:
-        """DynamoDB recognizes a transaction by its token for ten minutes, and does not execute it twice.
+        """Make changes in one transaction, which also counts them: otherwise, a writer that dies in between would leave
+        other processes with outdated caches.
 
-        Changes are counted in the same step: otherwise, a writer that dies in between would leave others with
-        outdated caches.
+        DynamoDB recognizes a transaction by its token for ten minutes, and does not execute it twice.
         """
         token = uuid4().hex
         # PynamoDB sends changes grouped by kind, and DynamoDB returns the reasons for a refusal in the order in which

@@ -176,9 +176,9 @@ def new_consumer(address: ClusterAddress, **settings: object) -> Consumer:
 
 
 def look_up_topic(client: Consumer | Producer, name: str) -> bool:
-    """Tell a client where the partitions of a topic are. Returns False if the client does not learn it at once.
+    """Let a client look up where the partitions of a topic are. Return False if the look-up fails.
 
-    Once a second, the library looks up topics that it does not know, and until then it fetches nothing from them.
+    Without this call, the library looks up unknown topics only once a second, and fetches nothing from them until then.
     """
     try:
         client.list_topics(name, timeout=LOOK_UP_TIMEOUT_SECONDS)

@@ -70,9 +70,10 @@ MAX_KNOWN_TOPIC_SETTINGS = 10_000
 
 
 class KafkaLog:
-    """Kafka itself compacts, some time after a call of `compact`.
+    """The event log on a Kafka cluster.
 
-    Appends of other processes are announced for partitions that this process has read to their end.
+    Kafka itself compacts a topic, some time after a call of `compact`. Appends of other processes are announced to
+    listeners for partitions that this process has read to their end.
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -100,10 +101,11 @@ class KafkaLog:
         self._cluster_unless_closed().add_partitions(topic, partitions)
 
     def seal_topic(self, topic: str) -> None:
-        """Have the leaders of all partitions refuse records, and check that they do.
+        """Make the leaders of all partitions refuse records, and check that they do.
 
-        A server learns of a new setting a moment after the cluster has it. Test records are written to a partition
-        until it refuses one; readers skip them. After a refusal, the log also refuses every append that begins later.
+        A server applies a new setting a moment after the cluster has accepted it, so test records, which readers skip,
+        are written to each partition until its leader refuses one. After a refusal, the log also refuses every append
+        that begins later.
         """
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [])
@@ -308,7 +310,7 @@ class KafkaLog:
             if not wanted.items() <= found.items():
                 self._configure_compaction(topic, wanted)
             if len(self._compaction_settings) >= MAX_KNOWN_TOPIC_SETTINGS:
-                self._compaction_settings.clear()  # some belong to deleted topics; the others are read again
+                self._compaction_settings.clear()  # drops those of deleted topics; others are read again
             self._compaction_settings[topic] = wanted
 
     def _configure_compaction(self, topic: str, settings: Mapping[str, str]) -> None:

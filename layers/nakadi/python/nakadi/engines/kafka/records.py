@@ -53,10 +53,10 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 
 
 def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
-    """The events of messages of one partition in order, without the seal. Needs at least one message.
+    """The events of messages of one partition, in order, without seal markers. There must be at least one message.
 
-    Plain events come as text: streams send it unchanged, and creating an object for each would take longer than all
-    the rest.
+    Plain events are returned as text, because streams send it unchanged, and creating an object for each event would
+    take longer than all other work.
     """
     values = [message.value() for message in messages]
     keys = [message.key() for message in messages]

@@ -71,7 +71,8 @@ OnWriteDone = Callable[[Mapping[int, WriteOutcome]], None]
 class _PendingBatch(Struct, eq=False):
     """Records that are stored in one batch. `on_completed` is called once.
 
-    As soon as the batch waits, only its producer's thread changes it: the library calls `on_delivery` within a flush.
+    Once the batch is in the queue, only its producer's thread changes it: the library calls `on_delivery` within a
+    flush.
     """
 
     partition: TopicPartition
@@ -239,11 +240,11 @@ class _ProducerThread:
         self._replaced: list[Producer] = []
 
     def ensure_latest_time_known(self, partition: TopicPartition) -> WriteOutcome:
-        """Find the latest time in a partition before the first write to it.
+        """Find the latest time in a partition before the first write to the partition.
 
-        The appending thread asks, so that a partition without a leader delays no other one. Two threads may ask at
-        once, and the topic may be dropped from the cache meanwhile: then the first result stays, and times continue
-        from the clock.
+        The appending thread sends the request, so that a partition without a leader delays no other partition. Two
+        threads may do so at once, and the topic may be dropped from the cache meanwhile: then the first result stays,
+        and times continue from the clock.
         """
         if partition not in self._latest_times:
             try:
@@ -368,9 +369,8 @@ class _ProducerThread:
         return expired
 
     def _produce(self, batch: _PendingBatch) -> None:
-        """Give the records to the library. The first and the last one report the outcome of the whole batch.
-
-        When the library gives up, it gives up on the oldest records first, so no other one can fail alone.
+        """Give the records to the library. The first and the last record report the outcome of the whole batch: the
+        library gives up the oldest records first, so no record between them can fail alone.
         """
         topic, number = batch.partition
         moment = self._next_record_time_ms(batch.partition)

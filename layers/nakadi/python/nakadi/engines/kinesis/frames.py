@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Frame(NamedTuple):
-    """Events with their offsets. A record that completes no frame is a frame without events.
+    """Events with their offsets. A record that completes no frame counts as a frame without events.
 
-    An `is_incomplete` frame has records that the stream no longer had when it was counted.
+    With `is_incomplete`, the stream no longer had some of the frame's records when they were numbered.
     """
 
     first_offset: int

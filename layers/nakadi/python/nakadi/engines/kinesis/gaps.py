@@ -108,7 +108,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 found.append(TopicContinuation(topic, ends))
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
-        """Have all processes continue after these gaps.
+        """Close these gaps, so that all processes continue after them.
 
         `topics` are the topics of all timelines, each with the ends of its partitions, or None if it is open.
         """

@@ -26,11 +26,11 @@ this factor.
 
 
 class ShardWatch:
-    """One thread for each shard, from now until `stop`.
+    """Follows each shard in a thread of its own, until `stop`.
 
-    After a merge, the threads of both parents begin the new shard: the lock admits only one, and the name stays in the
-    table when the thread has ended, so that no shard is followed twice. `ShardTails` reads the new shard only when both
-    parents are read to their ends.
+    After a merge, the threads of both parents try to begin the new shard: the lock lets only one do so, and the shard
+    stays in the table after its thread has ended, so that no shard is followed twice. `ShardTails` reads the new shard
+    only when both parents are read to their ends.
     """
 
     def __init__(

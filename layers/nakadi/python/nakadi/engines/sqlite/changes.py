@@ -210,10 +210,11 @@ class FileChangePoller(ChangePoller):
         connection.execute(DELETE_OLD_CHANGES)
 
     def report_own_changes(self, numbers: Sequence[int], subscription: str, change: SubscriptionChange) -> None:
-        """Report stored changes of this process to the others; the caller informs the listeners of this process.
+        """Report stored changes of this process to the other processes; the caller informs the listeners of this
+        process.
 
-        A look between the change and this call also finds and reports the change: then listeners are called twice, and
-        read once more than necessary.
+        A check of the file between the change and this call also finds and reports the change. Then listeners are
+        called twice, and read once more than necessary.
         """
         with self._lock:
             # Without watchers, nothing polls, so the set would only grow. The first watcher skips existing changes.

@@ -125,9 +125,9 @@ class EidMemory:
             pass
 
     def catch_up(self, connection: sqlite3.Connection, version: int) -> None:
-        """Read the additions of other connections, if the file has changed since the last call.
+        """Read the ids that other connections have added, if the file has changed since the last call.
 
-        Within a transaction that may write, nothing is missing then.
+        In a transaction that may write, no id is missing afterwards.
         """
         if connection is self._connection and version == self._version:
             return
@@ -159,9 +159,10 @@ class EidMemory:
         return NewEids(self, connection, self._last_row, now)
 
     def add_if_certainly_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
-        """Add ids that are stored next, if they are certainly new and each occurs once; return whether they were added.
+        """Add ids that are about to be stored, if they are certainly new and each occurs once; return whether this is
+        so.
 
-        Ids that are added but not stored in the end only cause needless searches among rows.
+        Ids that are added but not stored in the end only cause needless searches.
         """
         return not any(self._find_old(connection, eids)) and self._index.add_if_all_new(self._open_run, eids)
 

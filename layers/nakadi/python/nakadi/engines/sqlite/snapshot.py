@@ -46,7 +46,7 @@ class Snapshot:
         return frozenset(orjson.loads(found))
 
     def copy_to(self, copy: Path) -> None:
-        """Copy the data file page by page, and check the copy's structure. Only its owner may read it.
+        """Copy the data file page by page, and check the copy's structure. Only the owner may read the copy.
 
         Raises `BadDataFile` if the data file is damaged.
         """

@@ -165,7 +165,8 @@ class SqliteWriter(Protocol):
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
     ) -> None:
-        """Have `done` called when the records are durable, or with the reason why they are not. Does not wait.
+        """Begin to store records, and return. `done` is called when they are durable, or with the reason why they are
+        not.
 
         With `ids`, records whose ids are known are left out.
         """
@@ -331,9 +332,9 @@ class LogWriter:
 class PartitionEnds:
     """The ends of partitions, as the writing connection sees them.
 
-    Cached ends are valid while nothing else has changed the file: `PRAGMA data_version` says whether another connection
-    has, and is exact within a transaction that may write. After this connection has changed anything by other means
-    than appends, or a transaction has failed, `forget_all` must be called.
+    Cached ends are valid while no other connection has changed the file: `PRAGMA data_version` says whether another
+    connection has, and is exact within a transaction that may write. After this connection has changed anything by
+    other means than appends, or a transaction has failed, `forget_all` must be called.
     """
 
     def __init__(self) -> None:

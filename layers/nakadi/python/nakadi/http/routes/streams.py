@@ -85,9 +85,9 @@ def stream_media_type(accept: str | None) -> str:
 
 
 def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
-    """The cursors to begin at.
+    """The cursors after which to begin.
 
-    A browser that reconnects sends its last place, beside the headers of its first request.
+    A browser that reconnects sends its last cursors in addition to the headers of its first request.
     """
     resumed = LAST_EVENT_ID.read(request) if server_sent else None
     return resumed or CURSORS.read(request)

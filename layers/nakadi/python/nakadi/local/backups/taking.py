@@ -3,10 +3,11 @@
 The parts of a data folder refer to each other, which determines the order:
 
 1. Tables, and all other files that are not the broker's own. Tables record up to which offset they have the events, so
-they must not be newer than the log. If a job commits to a table meanwhile, they are copied again. 2. The data file, in
-a snapshot, with a mark that fits the copy. 3. The key to the secrets, which is created before the first secret and
-never changes. 4. The archive objects to which the copied data file refers. They never change, and stay for a grace time
-after the last reference. If an object no longer exists nevertheless, everything is copied again.
+   they must not be newer than the log. If a job commits to a table meanwhile, they are copied again.
+2. The data file, in a snapshot, with a mark that fits the copy.
+3. The key to the secrets, which is created before the first secret and never changes.
+4. The archive objects to which the copied data file refers. They never change, and stay for a grace time after the
+   last reference. If an object is missing nevertheless, everything is copied again.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ def read_table(metadata: Mapping[str, Any], bucket: str, read: ReadFile) -> Tabl
 
 
 def moved_files(files: TableFiles, read: ReadFile, old: str, new: str) -> Iterator[tuple[str, bytes]]:
-    """The files that name others, with their keys, as they are in the bucket `new`.
+    """The files that name other files, with their keys, in the form for the bucket `new`.
 
-    Each file comes before the one that names it.
+    Each file comes before the file that names it.
     """
     sizes: dict[str, int] = {}
 

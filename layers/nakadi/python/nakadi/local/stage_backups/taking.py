@@ -2,12 +2,13 @@
 
 The order makes the copy consistent:
 
-1. The cursors of subscriptions: they must not be ahead of the log. 2. The documents, which name the topics, and what
-jobs have reported about Iceberg tables. 3. The descriptions of Iceberg tables: they must not be ahead of the log. 4.
-The index of these topics, once it includes everything that was published before. By then, the archive also has these
-events, so nothing has to be read from the stream. 5. The archive objects to which the copied index refers, and the
-files that the descriptions of tables name. They never change, and stay for a day after the last reference, unless an
-erasure removes them.
+1. The cursors of subscriptions: they must not be ahead of the log.
+2. The documents, which name the topics, and what jobs have reported about Iceberg tables.
+3. The descriptions of Iceberg tables: they must not be ahead of the log.
+4. The index of these topics, once it includes everything that was published before. By then, the archive also has these
+   events, so nothing has to be read from the stream.
+5. The archive objects to which the copied index refers, and the files that the descriptions of tables name. They never
+   change, and stay for a day after the last reference, unless an erasure removes them.
 
 If the parts do not fit each other, because something changed meanwhile, everything but the objects is copied again.
 """

@@ -218,7 +218,7 @@ def changes_to_rebalance(
 ) -> tuple[PartitionAssignment, ...]:
     """The entries that have to change so that every session has a fair share; none if that is impossible.
 
-    It raises an outcome if a requested partition does not exist or is requested twice, or if there are more sharing
+    Raises an outcome if a requested partition does not exist or is requested twice, or if there are more sharing
     sessions than partitions left for them.
     """
     claimed = _sessions_by_requested_partition(sessions, entries)

@@ -80,7 +80,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     ) -> tuple[Assignment, bool]:
         """The assignment with entries for partitions that were added to the event type, and whether there were any.
 
-        Whatever `read_from` says, these are read from their beginning.
+        Added partitions are read from their beginning, whatever `read_from` says.
         """
         before = self.ensure_initialised(subscription)
         positions = {

@@ -82,9 +82,10 @@ def stream_limits(
     pick_seconds: PickSeconds,
     max_stream_seconds: int | None = None,
 ) -> SubscriptionStreamLimits:
-    """The limits of a stream, or raises `Invalid` for the first rule that they break.
+    """The limits of a stream for these parameters.
 
-    Zeros mean the same as omitted parameters, because some clients always name everything.
+    Raises `Invalid` for the first rule that they break. A zero means the same as an omitted parameter, because some
+    clients always send every parameter.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     commit_timeout = asked.commit_timeout or max_commit_seconds
@@ -207,10 +208,10 @@ class GiveUpOnEvent(Struct, frozen=True):
 
 
 class ParkEvents(Struct, frozen=True, kw_only=True):
-    """Park events that have to follow others of their keys, and perhaps move the cursor; then call
-    `handle_parking_end`.
+    """Park events that have to follow parked events of their keys, and move the cursor if `commit_position` is set;
+    then call `handle_parking_end`.
 
-    `opening_number` identifies the opening after which they were read.
+    `opening_number` identifies the opening after which the events were read.
     """
 
     partition: EventTypePartition

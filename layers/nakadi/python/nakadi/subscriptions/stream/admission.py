@@ -207,7 +207,7 @@ class PartitionStarts:
     def find(self, partition: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where reading begins after the committed position. Raises `UnusableCursor` if there is no such position.
 
-        `known` is the caller's version of the event type; without `known`, this looks the event type up.
+        `known` is the caller's revision of the event type; without it, the event type is looked up.
         """
         event_type = known or self._event_types.get(partition.event_type)
         key = (event_type.id, event_type.revision)

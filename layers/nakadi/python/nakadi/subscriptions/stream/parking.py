@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 
 def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iterator[ParkEvents]:
-    """The calls that park events, each for as many as one write may park.
+    """The calls that park events, each for as many events as one write may park.
 
-    The cursor moves with them unless something before them is still to be committed.
+    A call also moves the cursor, unless earlier events still wait for a commit.
     """
     for events in _parking_batches(runs):
         end = events[-1].end

@@ -316,10 +316,10 @@ class SubscriptionSession:
     # The assignment
 
     def _take_changed_entries(self, shared: SharedState) -> Sequence[PartitionAssignment]:
-        """The entries of this session that have changed, or whose offsets have.
+        """The entries of this session that have changed, or whose offsets have changed.
 
-        After most commits, only one of many has changed. Assignments are immutable, so if the object is the same, no
-        entry has changed.
+        A commit usually changes one of many. Assignments are immutable, so if the object is the same, no entry has
+        changed.
         """
         offsets, before = shared.offsets, self._offsets
         is_same = shared.assignment is self._assignment
