@@ -1,4 +1,4 @@
-"""The one place that knows every room: it wires a broker from settings.
+"""Wires a broker from settings. This is the only module that uses all packages.
 
 A module that takes long to load is imported when a part that it defines is first used. The table "What is loaded late"
 in docs/architecture.md names these modules, and says what loading each of them costs.

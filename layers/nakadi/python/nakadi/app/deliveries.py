@@ -144,7 +144,7 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return dispatcher
 
     def try_sink(self, sink: Sink) -> Answer:
-        """Send a delivery without events."""
+        """Send a delivery without events to a sink, and return the sink's answer."""
         if self.safe is None:
             raise Invalid(NOT_AVAILABLE_MESSAGE)
         return self.dispatcher.try_sink(sink)

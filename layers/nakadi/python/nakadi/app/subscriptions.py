@@ -109,7 +109,7 @@ def make_reset_requests(settings: Settings, services: SubscriptionServices) -> R
 
 
 def make_subscriptions_of_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscriptionsOfEventTypes:
-    """What the services of event types need to know about subscriptions."""
+    """The part of subscriptions that the services of event types use."""
     return SubscriptionsOfEventTypes(
         subscription_repository=services.subscriptions,
         features=core.features,

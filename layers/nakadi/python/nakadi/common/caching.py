@@ -91,8 +91,8 @@ class ChangeWatch:
         """A snapshot whose reading began less than `max_age_seconds` ago. Threads that need a new one share it."""
         now, time_of_day = self._clock.monotonic(), self._clock.now().timestamp()
         counted = self._read_own_counts()
-        # Read once and never changed, so that this line and the following ones see the same state, even if other
-        # threads change it.
+        # `self.valid_snapshot` is read once, so that the following lines use one snapshot, even if another thread
+        # replaces it.
         latest = self.valid_snapshot
         if latest is not None and now - latest.began_at < max_age_seconds:
             return latest
@@ -145,7 +145,7 @@ class ChangeWatch:
             if self._asking is own_reading:
                 self._asking = None
             self.is_early_reading_wanted = False
-            # A snapshot whose reading began earlier may arrive later.
+            # A snapshot whose reading began earlier may arrive later; then the newer one stays.
             if snapshot is not None and (
                 self.valid_snapshot is None or self.valid_snapshot.began_at <= snapshot.began_at
             ):

@@ -1,6 +1,6 @@
 """Spans: what the broker did for one request or batch, as a part of a trace that clients began.
 
-The broker knows only the interface of a tracer, so it runs without the packages that send spans
+The rest of the broker uses only the interface of a tracer, so it runs without the packages that send spans
 (`app/open_telemetry.py`).
 """
 

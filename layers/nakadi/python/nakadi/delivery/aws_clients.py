@@ -71,7 +71,8 @@ class AwsClients:
             if key not in self._clients:
                 session = new_session()
                 if session.get_credentials() is None:
-                    # A client that is created without credentials would never look for them again.
+                    # Raise, because a client that is created without credentials would never look for credentials
+                    # again.
                     raise NoCredentialsError
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_SECONDS,

@@ -554,7 +554,7 @@ class Delivery:
             if attempts_left and isinstance(result, Unavailable):
                 self._run(self._commit_later(action, attempts_left))
                 return
-        # A cursor that has already moved also counts as committed: somebody has committed further.
+        # `OUTDATED` also counts as committed, because the cursor is already at or beyond this position.
         is_committed = not isinstance(result, Exception) and CommitResult.NOT_OWNED not in result.values()
         now = self._parts.clock.monotonic()
         self._carry_out(self._session.end_commit(action.partition, now, is_committed=is_committed))

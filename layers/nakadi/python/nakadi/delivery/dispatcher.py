@@ -66,7 +66,7 @@ class KnownSinks:
 
 
 class _SinkAssignments(Struct, frozen=True):
-    """The result of a look at the stores: the name of this process, the processes that deliver, all sinks, and the
+    """The result of one look-up in the stores: the name of this process, the processes that deliver, all sinks, and the
     sinks of this process.
     """
 

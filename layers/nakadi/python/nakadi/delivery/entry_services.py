@@ -16,7 +16,7 @@ LIMITS = RequestLimits(entries=10, bytes=256 * 1024)
 """Some services now accept more. A larger event goes in its own request, so that the service decides."""
 
 SOURCE = "nakadi"
-"""The source of an event in EventBridge. Its detail type is the event type."""
+"""The source of each event in EventBridge. Its detail type is the event type."""
 MAX_DETAIL_TYPE_CHARACTERS = 128
 TIME_BYTES = 14
 """The bytes that EventBridge counts for the time of an event."""

@@ -127,7 +127,7 @@ class SinkRepository(Struct, frozen=True):
 
     def write_reports(self, reports: Sequence[tuple[str, DeliveryReport]]) -> None:
         """Store reports by their subscriptions, 99 at most. A report for a sink that was removed meanwhile stays until
-        its subscription is removed; nobody reads it until then.
+        its subscription is removed; until then, it is not read.
         """
         self.registry.write(
             *(PutDocument(DELIVERY_REPORTS_KIND, name, dict(to_builtins(report))) for name, report in reports)

@@ -86,8 +86,8 @@ class ChangeForecast(Struct, frozen=True, kw_only=True):
 
 
 class RefusalCollector(AbstractContextManager[None]):
-    """Collects the details of all refusals, of several checks, each of which raises only its first refusal: `with
-    collector: check(…)`.
+    """Collects the details of refusals by several checks, each of which raises only its first: `with collector:
+    check(…)`.
     """
 
     def __init__(self) -> None:

@@ -152,7 +152,7 @@ class Storages:
 
     def _check_reachable(self, storage: Storage) -> None:
         if storage.id == DEFAULT_STORAGE_ID:
-            return  # the settings name this storage, and nobody can remove it
+            return  # the settings name this storage, so it cannot be removed
         try:
             self._check_reach(storage)
         except Unavailable as error:

@@ -324,7 +324,8 @@ class AsgiApplication:
     ) -> _BegunStream | None:
         """Send the head of a stream, and return the stream; return None if the client may have left."""
         if connection is not None and connection.is_half_closed:
-            # The client has closed at least its sending half. It may have left altogether, which looks the same.
+            # The client has closed at least its sending half. If it has left altogether, that looks the same, so the
+            # stream does not begin.
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return None

@@ -114,7 +114,7 @@ def problem_of_error(error: Exception) -> Response:
 
 
 def unreadable_view(error: outcomes.UnreadableEvents) -> dict[str, Any]:
-    """The place of events that cannot be read, for clients that tell damage from a pause."""
+    """The place of events that cannot be read, by which clients distinguish damage from a pause."""
     return {
         "event_type": error.event_type,
         "partition": str(error.partition),

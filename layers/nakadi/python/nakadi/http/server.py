@@ -171,7 +171,7 @@ class Server:
         # 1. No new connections.
         self._state.is_closing = True
         listener.close()
-        # 2. Streams learn that the end is near; idle connections close, and others close after their response.
+        # 2. Streams are asked to end; idle connections close, and others close after their response.
         self._edge.announce_shutdown()
         for connection in tuple(self._state.connections):
             connection.shut_down()

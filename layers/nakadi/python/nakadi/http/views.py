@@ -112,7 +112,7 @@ def event_type_view(event_type: EventType) -> View:
     }
     if warnings := annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS):
         view["warnings"] = warnings
-    # These three are omitted if they are not set, because a null would look like a change to some clients.
+    # The following three members are omitted if they are not set, because some clients would take a null for a change.
     if event_type.audience is not None:
         view["audience"] = event_type.audience
     if event_type.event_owner_selector is not None:

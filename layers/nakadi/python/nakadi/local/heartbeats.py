@@ -1,8 +1,8 @@
-"""Whether a worker still answers: decisions without side effects, which the supervisor carries out.
+"""Decides whether a worker still answers, without side effects; the supervisor carries out what follows.
 
 A worker sends a beat every second from its event loop, so that a stopped process and an endless loop both become
-silent. The supervisor looks at each worker as often. It first hands no more connections to a silent worker, and later
-ends it.
+silent. The supervisor checks each worker as often. If a worker is silent, the supervisor first hands no more
+connections to it, and later ends its process.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from enum import Enum
 from msgspec import Struct
 
 BEAT_INTERVAL_SECONDS = 1.0
-"""The time between two beats of a worker, and between two looks of the supervisor."""
+"""The time between two beats of a worker, and between two checks by the supervisor."""
 
 MAX_LATENESS_SECONDS = 2.0
-"""If a look comes later than this, the supervisor was itself stopped, or the machine slept or was too busy to run it.
-Then the silence of a worker says nothing, and its time begins again."""
+"""If a check comes later than this, the supervisor was itself stopped, or the machine was suspended or too busy to run
+it. Then a worker's silence says nothing about the worker, and is measured again from this check."""
 
 
 class SilenceLimits(Struct, frozen=True):
-    """How many seconds a worker may be silent."""
+    """For how many seconds a worker may be silent."""
 
     until_noticed: float = 10.0
-    """A worker that is merely busy becomes silent for a second or two, because its threads and its event loop share
-    one interpreter."""
+    """After this time, the worker gets no more connections. A worker that is merely busy is silent for only a second or
+    two, because its threads and its event loop share one interpreter."""
     until_ended: float = 30.0
-    """Longer than all that may delay an event loop which still works: a fork, a garbage collection, the parsing of the
-    largest batch on a busy machine. Waiting for a disk does not delay it, because threads do that."""
+    """After this time, the supervisor ends the worker's process. It is longer than anything that may delay a working
+    event loop: a fork, a garbage collection, the parsing of the largest batch on a busy machine. A disk does not delay
+    the loop, because only threads wait for disks."""
 
 
 DEFAULT_SILENCE_LIMITS = SilenceLimits()
@@ -36,13 +37,13 @@ DEFAULT_SILENCE_LIMITS = SilenceLimits()
 class Pulse(Enum):
     ANSWERING = "answering"
     SILENT = "silent"
-    """It gets no more connections until it answers again."""
+    """The worker gets no more connections until it answers again."""
     ENDED = "ended"
-    """It was silent for too long, so the supervisor ends its process. A late beat changes nothing."""
+    """The worker was silent for too long, so the supervisor ends its process. A late beat changes nothing."""
 
 
 class Heartbeat:
-    """The beats of one worker."""
+    """When one worker last sent a beat, and what follows from its silence."""
 
     def __init__(self, limits: SilenceLimits, now: float) -> None:
         self.pulse = Pulse.ANSWERING
@@ -53,7 +54,7 @@ class Heartbeat:
         return now - self._silent_since
 
     def note_beat(self, now: float) -> bool:
-        """Note that the worker has answered; returns whether that ended its silence."""
+        """Note a beat of the worker, and return whether it ended the worker's silence."""
         if self.pulse is Pulse.ENDED:
             return False
         was_silent = self.pulse is Pulse.SILENT
@@ -61,7 +62,7 @@ class Heartbeat:
         return was_silent
 
     def look(self, now: float) -> bool:
-        """Judge the silence until now; returns whether the pulse has changed."""
+        """Judge the worker's silence until `now`, and return whether its state has changed."""
         if now - self._last_look_at > BEAT_INTERVAL_SECONDS + MAX_LATENESS_SECONDS:
             self._silent_since = now
         self._last_look_at = now

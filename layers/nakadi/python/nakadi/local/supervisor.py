@@ -220,7 +220,7 @@ class _Worker:
         return True
 
     def close_taken(self, count: int) -> None:
-        """Close the connections that the worker has taken, Workers take connections in the order in which they were
+        """Close the connections that the worker has taken. A worker takes connections in the order in which they were
         handed over.
         """
         for _ in range(count):

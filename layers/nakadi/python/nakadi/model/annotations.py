@@ -3,7 +3,7 @@
     >>> annotation_warnings({"nakadi.io/table-sort-bye": "id"}, EVENT_TYPE_ANNOTATIONS)
     ['The annotation nakadi.io/table-sort-bye means nothing to the broker; the nearest is nakadi.io/table-sort-by']
 
-Everybody may set their own annotations, so the broker does not reject a misspelled one. The prefixes below belong to
+Owners may set annotations of their own, so the broker does not reject a misspelled one. The prefixes below belong to
 the broker: an unknown name under them is most likely a mistake, which its author would notice only when the expected
 effect is missing.
 """

@@ -298,8 +298,8 @@ class SchemaViolation(Struct, frozen=True):
             yield from each.message_lines()
 
     def broken_rules(self) -> Iterator[BrokenRule]:
-        """The rules that the event breaks. Alternatives count as one rule, because nobody knows which of them was
-        meant.
+        """The rules that the event breaks. Alternatives count as one rule, because it is unknown which of them the
+        publisher meant.
         """
         if self.causes and self.rule in ("", "allOf"):
             for each in self.causes:

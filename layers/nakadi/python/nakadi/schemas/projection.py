@@ -2,7 +2,7 @@
 
 Parts that are kept are copied unchanged; only the names in reduced objects are written anew, in the order of the paths.
 Lists are transparent, as in paths: each item is reduced. If a path continues and the event has neither an object nor a
-list, the result has null, because nobody reads that value.
+list, the result has null, because no declared path names that value.
 
 There are two ways to the same result. msgspec decodes most events into a type with only the wanted members, and skips
 the rest without creating values. An event that does not fit the type, such as one with a number instead of an object,

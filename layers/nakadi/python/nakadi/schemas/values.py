@@ -193,8 +193,8 @@ def spend_steps(steps: RemainingSteps, number: int) -> None:
         raise StepsExhausted
 
 
-# The characters of a message. A schema can have thousands of faults at paths that fill a page, and nobody reads them
-# all.
+# The most characters of a message. A schema can have thousands of faults, at paths that each fill a page, which no
+# reader needs in full.
 MAX_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")

@@ -38,7 +38,7 @@ class AccessBlocked(Struct, frozen=True):
 
 
 # What a check of access finds. After an exception the stream has to end, and its client may be told why; with an event
-# type, the stream continues with that revision.
+# type, the stream continues with that revision of the event type.
 AccessChange = AccessBlocked | Exception | EventType | None
 
 

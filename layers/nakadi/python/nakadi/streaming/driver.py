@@ -177,7 +177,7 @@ class EventSource(Protocol):
         """The next events that are ready, None while there are none."""
 
     def release(self) -> None:
-        """Release everything that is held."""
+        """Release all resources of the source."""
 
 
 class StreamDriver(ABC):
@@ -222,7 +222,7 @@ class StreamDriver(ABC):
             self._on_wake()
 
     async def _run_until_end(self, opening: bytes, on_disconnect: ApplyFact, on_shutdown: ApplyFact) -> None:
-        """Serve until the session ends. Everything that is held is released in any case."""
+        """Serve until the session ends. The driver's resources are released in any case."""
         watched = [(self._outlet.when_client_gone(), on_disconnect), (self._outlet.when_shutting_down(), on_shutdown)]
         callbacks = [(future, partial(self._add_fact_when_done, fact)) for future, fact in watched]
         for future, callback in callbacks:
@@ -231,7 +231,7 @@ class StreamDriver(ABC):
         try:
             self._buffer.put(opening)
             while True:
-                # Cleared before the round looks at anything: events during the round wake the driver again.
+                # Cleared before the round begins, so that events during the round wake the driver again.
                 self._is_woken = False
                 moved = await self._process_pending()
                 now, deadline = self._clock.monotonic(), session.next_tick_at()
@@ -241,12 +241,13 @@ class StreamDriver(ABC):
                 if now >= self._figures.next_report_at:
                     self._figures.report()
                 self._timer.set(deadline)
-                # A client that does not read keeps the driver here; a disconnect and the deadline are noted meanwhile.
+                # A client that does not read makes the driver wait here; a disconnection and the deadline are noted
+                # meanwhile.
                 await self._flush()
                 if session.end:
                     return
                 if moved:
-                    await asyncio.sleep(0)  # lets other streams run
+                    await asyncio.sleep(0)  # so that other streams run too
                 elif not self._is_woken:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
@@ -274,12 +275,12 @@ class StreamDriver(ABC):
 
     @abstractmethod
     def _release_all(self) -> None:
-        """Leave all sources, and end the timers and tasks that have begun."""
+        """Release all sources, and end the timers and tasks that were begun."""
 
 
 class LowLevelDriver(StreamDriver):
-    """The driver calls `find_out` when a topic is gone, and then expects a call of `update_event_type` or `add_fact`
-    that explains the change.
+    """The driver of a stream of one event type. It calls `find_out` when a topic no longer exists, and then expects a
+    call of `update_event_type` or `add_fact` that reports what has changed.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name
@@ -310,7 +311,7 @@ class LowLevelDriver(StreamDriver):
     async def run(self, seconds: float) -> None:
         """Serve until the session ends, for at most about this time. Raises the outlet's errors.
 
-        If this is cancelled, the client may have received only a part of a line.
+        After a cancellation, the client may have received only a part of a line.
         """
         opening, session = self._lines.stream_opening(), self._session
         async with asyncio.timeout(seconds + SLOW_CLIENT_MARGIN_SECONDS):
@@ -322,7 +323,7 @@ class LowLevelDriver(StreamDriver):
             await self._carry_out_and_flush(fact(self._clock.monotonic()))
         moved = False
         try:
-            # Taken before anything is awaited: a later update has requested the next round.
+            # Updates are taken before anything is awaited; a later update has already requested the next round.
             updates, self._updates = self._updates, []
             for event_type in updates:
                 for partition in self._partitions:
@@ -349,8 +350,8 @@ class LowLevelDriver(StreamDriver):
         if partition.is_complete:
             await self._end_partition(partition)
             return False
-        # At the end of the log, a stream sleeps as soon as it has sent an event, because a thousand streams may follow
-        # the event type.
+        # At the end of the log, a stream does not try for more events after it has sent one, because a thousand streams
+        # may follow the event type.
         return run is not None and partition.has_more
 
     async def _end_partition(self, partition: PartitionReader) -> None:

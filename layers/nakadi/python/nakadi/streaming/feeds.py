@@ -36,8 +36,8 @@ MIN_READ_RETRY_PAUSE_SECONDS = 0.1
 MAX_READ_RETRY_PAUSE_SECONDS = 5.0
 
 FAILURES_BEFORE_REPORT = 4
-"""After this many failures of a read, streams that may not wait in silence report it. Short pauses of a log, such as a
-throttled call, end before that."""
+"""After this many failures of a read, streams report it if they must not stay silent. Short pauses of a log, such as
+throttled calls, are over by then."""
 
 ReadOutcome = EventChunk | BaseException
 
@@ -135,8 +135,7 @@ class PartitionFeed:
             self._read_on()
 
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
-        """The chunk with the follower's next event; None if there is none yet; then the follower is woken when the
-        chunk arrives.
+        """The chunk with the follower's next event; None if it is not there yet; the follower is woken when it arrives.
 
         If the chunk is the last one that was read, the follower already waits for the next chunk, without another call.
         """
@@ -241,7 +240,7 @@ class PartitionFeed:
         self._wake(waiting)
 
     def _report_failure(self, start: int, error: Unavailable) -> None:
-        """Tell the followers that wait for a read that it keeps failing. They continue to wait for it."""
+        """Pass the failure of a read to the followers that wait for it. They continue to wait for the read."""
         for follower in tuple(self._waiting if start == self._tip else self._behind.get(start, ())):
             follower.failure = error
             follower.wake()
@@ -273,7 +272,7 @@ class FeedFollower:
         self.wake = wake
         self.given: EventChunk | None = None
         self.error: BaseException | None = None
-        # Why the read that this follower waits for keeps failing.
+        # Why the read for which this follower waits keeps failing; None if it does not.
         self.failure: Unavailable | None = None
 
     @property
@@ -301,7 +300,9 @@ class FeedFollower:
         return run
 
     def take_failure(self) -> Unavailable | None:
-        """Why the read that this follower waits for keeps failing; None until it fails again after this call."""
+        """Return why the read for which this follower waits keeps failing, and forget it: further calls return None
+        until the read fails again.
+        """
         failure, self.failure = self.failure, None
         return failure
 

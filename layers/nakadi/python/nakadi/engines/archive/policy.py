@@ -45,7 +45,7 @@ class TopicCatalog(Protocol):
 
 
 class EmptyTopicCatalog:
-    """A catalog for an archive that knows only the topics that it sees."""
+    """A catalog without topics, for an archive that is used without a registry of event types."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
         return ()

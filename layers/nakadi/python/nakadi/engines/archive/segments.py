@@ -1,4 +1,4 @@
-"""Questions to the log index about the segments of a partition, which refer to archive objects."""
+"""Queries to the log index for segments of a partition, which refer to archive objects."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ class Cluster:
     def confirmed_unknown_topic_error(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
         """The given error if there is no such topic; `Unavailable` if the topic exists after all.
 
-        A server that has just started knows no topic for a moment, and readers must not treat their topic as deleted
+        A server that has just started has no topics for a moment, and readers must not treat their topic as deleted
         then. The library's own answer comes from its latest metadata.
         """
         self.forget_topic(topic)
@@ -402,7 +402,9 @@ class Cluster:
                 raise
 
     def _wait_until_visible(self, topic: str, condition: Callable[[], bool]) -> None:
-        """Wait until the servers show a change that the cluster has made, because they learn of it a moment later."""
+        """Wait until the servers show a change that the cluster has made, because each server applies it a moment
+        later.
+        """
         end = time.monotonic() + self._timeout
         while not condition():
             if time.monotonic() > end:

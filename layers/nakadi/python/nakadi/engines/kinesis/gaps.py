@@ -2,7 +2,7 @@
 events before they were indexed. The numbers of the events after a gap are unknown, and clients may have seen some of
 them. So no number of the topic is used again: each partition ends where its index ends, and another topic, whose
 numbers start again, continues it. The new topic numbers the same records, under the same keys, so publishers need not
-learn of it, and the stream's remaining records are kept.
+know of it, and the remaining records of the stream are used.
 
 Every step can be repeated. The order of the steps ensures that a crash, an indexer that is still at work, or a reader
 does no harm:

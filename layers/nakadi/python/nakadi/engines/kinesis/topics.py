@@ -1,4 +1,4 @@
-"""What the index knows of topics, as fresh as each caller needs it.
+"""Information of the index about topics, as fresh as each caller needs it.
 
 A publisher does not ask the index before every append. For a while, its *lease*, it relies on what it has read; a
 process that seals a topic announces this first, waits until every lease has run out, and only then writes the seal into

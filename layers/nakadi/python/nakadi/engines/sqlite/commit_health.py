@@ -1,4 +1,4 @@
-"""What an operator should know about the commits of an event log: that they are slow, and that they succeed again."""
+"""Reports the state of an event log's commits to operators: that commits are slow, and that they succeed again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ log = logging.getLogger(__name__)
 
 SLOW_COMMIT_SECONDS = 1.0
 SLOW_COMMIT_LOG_INTERVAL_SECONDS = 60.0
-"""A commit that takes longer than the first time is logged, unless another one was logged within the second time."""
+"""A commit that takes longer than the first of these times is logged, unless another slow commit was logged within the
+second.
+"""
 
 RECENT_COMMITS, RECENT_SECONDS = 100, 60.0
 
 
 class CommitHealth:
-    """Belongs to the thread that commits, except for `_recent_mean`, which other threads call."""
+    """The durations and failures of commits. Only the thread that commits uses this object, except for `_recent_mean`,
+    which other threads call.
+    """
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
@@ -43,8 +47,8 @@ class CommitHealth:
             self._failing_since = ended
 
     def _note_duration(self, began: float) -> float:
-        """Count how long a commit took, and return when it ended. If it was slow, tell the operator where to look,
-        because no caller learns of it.
+        """Count how long a commit took, and return when it ended. If it was slow, log where operators should look,
+        because no caller gets an error.
         """
         ended = self._clock.monotonic()
         self._metrics.log_commit_seconds.observe(ended - began)
@@ -62,7 +66,7 @@ class CommitHealth:
         return ended
 
     def _recent_mean(self) -> MetricRows:
-        # The copy is one step, during which the committing thread adds nothing.
+        # The copy is one step for Python's threads, so the committing thread adds nothing meanwhile.
         since = self._clock.monotonic() - RECENT_SECONDS
         durations = [seconds for ended, seconds in tuple(self._recent) if ended >= since]
         return {(): sum(durations) / len(durations) if durations else 0}

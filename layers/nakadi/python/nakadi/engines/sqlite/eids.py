@@ -176,8 +176,8 @@ class EidMemory:
         return self._left_to_index > MAX_EIDS_LEFT_TO_INDEX and self._index.is_crowded
 
     def index_oldest_rows(self, connection: sqlite3.Connection) -> IndexedRows:
-        """Add the oldest rows that only memory knows to the index in the file. Call this in a transaction, and
-        `forget_indexed_rows` after it.
+        """Add the oldest of the rows whose ids are only in memory to the index in the file. Call this in a transaction,
+        and `forget_indexed_rows` after it.
         """
         rows: list[tuple[int, Sequence[bytes]]] = []
         indexed = 0

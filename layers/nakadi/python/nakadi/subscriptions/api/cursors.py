@@ -208,8 +208,8 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
         return _ResolvedCursor(cursor, EventTypePartition(cursor.event_type, cursor.partition), event_type, position)
 
     def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
-        """Check that a subject may consume a subscription. A blocked subject does not learn whether the subscription
-        exists."""
+        """Check that a subject may consume a subscription. The block is checked first, so that a blocked subject does
+        not find out whether the subscription exists."""
         try:
             found = self.subscription_repository.cached(subscription_id)
         except NotFound:

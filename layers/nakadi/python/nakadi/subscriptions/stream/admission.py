@@ -57,7 +57,9 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         self.subscription_repository.get(subscription.id)
 
     def _get_subscription(self, subscription_id: str, subject: Subject) -> Subscription:
-        """The subscription. A blocked client does not learn whether it exists."""
+        """The subscription. The block is checked first, so that a blocked client does not find out whether the
+        subscription exists.
+        """
         try:
             # The registry is read rather than the cache, because the shared state of a deleted subscription must not be
             # created again.

@@ -1,4 +1,4 @@
-"""How sessions join a subscription, hand partitions over and leave, and how streams learn of these changes.
+"""How sessions join a subscription, hand partitions over and leave, and how streams are informed of these changes.
 
 Each change reads the assignment, has a pure function decide the next one, and writes it only over the assignment that
 it read; if another process was faster, it starts over. So no lock between processes is needed. Each change can be

@@ -46,7 +46,7 @@ def make_projection(reads: Sequence[str], always_sent: Sequence[str]) -> Project
 
 class ProjectedFormat:
     """Applies another format to reduced events. An event type that is attached to the subscription without being one of
-    its own has no projection: nobody has declared reads of it.
+    its own has no projection: the subscription has not declared reads of it.
     """
 
     def __init__(self, lines: SubscriptionFormat, projections: Mapping[str, Projection]) -> None:

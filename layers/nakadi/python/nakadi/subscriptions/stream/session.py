@@ -308,7 +308,7 @@ class SubscriptionSession:
 
     def _may_hold_more(self, progress: PartitionProgress, memory: MemoryShare) -> bool:
         """Whether there is room for more events. A partition that holds no events gets one read, whatever other streams
-        hold: otherwise it would wait for these streams, although only a commit of its own stream makes it look again.
+        hold: otherwise it would wait for these streams, although only a commit of its own stream causes another check.
         """
         memory.update(self._totals.buffered_bytes + self._totals.unsure_bytes)
         return memory.has_room or not (progress.size or progress.unsure_size)

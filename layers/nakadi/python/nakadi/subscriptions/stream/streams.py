@@ -448,15 +448,15 @@ class SubscriptionStreams:
                 log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_freshness_at_end(self, subscription_id: str) -> None:
-        """Report when the last stream ends, so nobody waits for the next regular report, which retries if this one
-        fails."""
+        """Report the counts when the last stream of a subscription has ended, instead of at the next regular report. If
+        this report fails, the regular one repeats it."""
         if self._freshness.has_unreported_end(subscription_id):
             asyncio.get_running_loop().run_in_executor(self._threads, self._report_freshness_of, subscription_id)
 
     def _report_freshness_of(self, subscription_id: str) -> None:
         try:
             self._freshness.report_subscription(subscription_id)
-        except Exception:  # nobody waits for the result
+        except Exception:  # no code waits for the result, and the next report repeats it
             log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_last_counts(self) -> None:
