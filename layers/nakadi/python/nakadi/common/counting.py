@@ -1,11 +1,12 @@
 """How a process counts and measures times: values by labels, added up as events happen or read when metrics are read.
 
-Counting takes well under a microsecond, because it happens in the middle of publishing: values that are counted
+Counting must take well under a microsecond, because it happens in the middle of publishing. So values that are counted
 together for every batch or request share one row and one lock. Threads count at the same time, and `+=` alone would
 lose concurrent additions. So each kind has a lock, which is held for a few steps, and never while values are read from
 a source.
 
-No label has unlimited values: the number of names that clients choose is bounded, and `other` counts the rest.
+The number of values of a label is bounded: of the names that clients choose, the first ones are counted by name, and
+`other` counts all others.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from nakadi.common.counting import (
 
 Key = TypeVar("Key", bound=tuple[object, ...])
 CountsByKey = dict[Key, tuple[list[int], Distribution]]
-"""Rows of numbers that are counted together, each with the row of a histogram that is counted with them."""
+"""By key, a row of numbers, and the row of a histogram that is updated together with these numbers."""
 
 _UNUSED_DISTRIBUTION = Distribution([])
 
@@ -150,7 +150,7 @@ class PartitionLoads:
         ratio.add_source(self._ratios)
 
     def count_batch(self, event_type: str, by_partition: Mapping[int, Sized], partitions: int) -> None:
-        """Count the events of a stored batch of an event type with this number of partitions."""
+        """Count the events of a stored batch by partition; the event type has `partitions` partitions."""
         if partitions == 1:
             return
         with self._lock:

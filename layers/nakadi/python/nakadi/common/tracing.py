@@ -1,4 +1,4 @@
-"""Spans: what the broker did for one request or batch, as a part of a trace that clients began.
+"""Spans: what the broker did for one request or batch, as a part of a trace, which a client or the broker began.
 
 The rest of the broker uses only the interface of a tracer, so it runs without the packages that send spans
 (`app/open_telemetry.py`).
@@ -16,7 +16,7 @@ _SAMPLED_BIT = 1
 
 
 class Span(Protocol):
-    """A piece of work that has begun. `context` is handed to work that belongs to it."""
+    """A piece of work that has begun. `context` has the headers for work that continues its trace."""
 
     @property
     def context(self) -> TraceContext: ...

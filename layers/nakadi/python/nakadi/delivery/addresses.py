@@ -1,4 +1,4 @@
-"""Which addresses may receive deliveries: addresses on the internet, and in networks that a setting allows."""
+"""Decides which addresses may receive deliveries: addresses on the internet, and in networks that a setting allows."""
 
 from __future__ import annotations
 

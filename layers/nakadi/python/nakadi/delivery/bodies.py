@@ -1,4 +1,4 @@
-"""The bodies of deliveries: a batch as a stream of its subscription would send it, or CloudEvents."""
+"""Makes the bodies of deliveries: a batch as a stream of its subscription would send it, or CloudEvents."""
 
 from __future__ import annotations
 

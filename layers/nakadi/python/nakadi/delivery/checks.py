@@ -1,4 +1,4 @@
-"""The rules for a sink: its URL, its headers and its secret."""
+"""Checks the rules for a sink: for its URL, its headers and its secret."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nakadi.schemas.conditions import BadCondition, parse_condition
 
 MAX_HEADERS = 20
 MAX_HEADER_CHARACTERS = 8000
-"""Characters of all headers together: servers take heads of about this size."""
+"""How many characters all headers of a sink may have together: servers accept heads of about this size."""
 
 HEADER_NAME_PATTERN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
-# Visible characters, with spaces and tabs between them.
+# The value of a header: visible characters, with spaces and tabs between them.
 HEADER_VALUE_PATTERN = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?", re.ASCII)
 
 RESERVED_HEADERS = frozenset(

@@ -26,7 +26,7 @@ Publish = Callable[[str, bytes, Subject, str], BatchOutcome]
 
 class EventTypeSender:
     """Publishing blocks, so it runs in threads. No timeout abandons it: an abandoned batch might be stored after the
-    next one. The publisher itself gives up after a while.
+    next one. The publisher itself ends an attempt after a while.
     """
 
     def __init__(self, publish: Publish, threads: Executor, writing_subject: Callable[[Sink], Subject]) -> None:

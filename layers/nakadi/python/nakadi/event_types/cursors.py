@@ -92,7 +92,7 @@ class NumberedOffset(Struct, frozen=True):
         return max(MIN_OFFSET - 1, -number) if self.digits.startswith("-") else min(MAX_OFFSET + 1, number)
 
 
-# What an offset can be. `BEGIN` is the position just before the oldest event that is still stored; a time is the
+# The forms of an offset. `BEGIN` is the position just before the oldest event that is still stored; a time is the
 # position just before the first event that was stored then or later.
 ParsedOffset = Literal["BEGIN"] | datetime | NumberedOffset
 

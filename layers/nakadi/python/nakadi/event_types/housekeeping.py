@@ -58,7 +58,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     stop_requested: threading.Event = field(default_factory=threading.Event)
     """Set by `stop`. Long tasks check it."""
     trimmed_at: dict[TopicPartition, float] = field(default_factory=dict)
-    """When expired events were last removed, by the steady clock."""
+    """For each partition, when expired events were last removed, by the steady clock."""
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""

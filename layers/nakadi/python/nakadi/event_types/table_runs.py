@@ -14,7 +14,7 @@ from nakadi.common.converting import Converter
 from nakadi.event_types.documents import DocumentBody
 
 TABLE_RUNS_KIND = "table-runs"
-"""Documents by the id of the event type."""
+"""The kind of the documents with runs, whose keys are the ids of event types."""
 
 MAX_KEPT_RUNS = 50
 """The number of runs that the registry keeps for each event type."""

@@ -16,7 +16,7 @@ from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import TopicPartition
 
 TABLE_STATES_KIND = "tables"
-"""Documents by the id of the event type."""
+"""The kind of the documents with states of tables, whose keys are the ids of event types."""
 
 
 _STORED_TABLE_STATE_NAMES = {

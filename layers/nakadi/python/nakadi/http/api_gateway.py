@@ -68,7 +68,7 @@ def request_from_event(event: Mapping[str, Any]) -> Request:
 
 def authorizer_context_from_subject(subject: Subject) -> dict[str, str]:
     """A subject in the form in which an authorizer passes it to functions. The form has only texts, because API Gateway
-    passes on nothing else.
+    passes neither lists nor objects on.
     """
     attributes = sorted((each.data_type, each.value) for each in subject.attributes)
     return {

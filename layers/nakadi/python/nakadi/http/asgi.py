@@ -59,12 +59,12 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
     # The memory that all bodies in progress may take together, as sent, decompressed and parsed.
     max_memory_bytes: int = 1024 * 1024 * 1024
-    # The time for a whole body: enough for the largest one at a megabyte per second, with a margin.
+    # The time for receiving a whole body: enough for the largest body at a megabyte per second, with a margin.
     body_timeout_seconds: float = 90.0
     # How long the rest of a refused body is read, because a client that is still sending loses the answer if the
     # connection is closed.
     linger_timeout_seconds: float = 2.0
-    # A client that reads nothing for this time will not return.
+    # How long a client may read nothing before the broker gives its stream up.
     stalled_client_timeout_seconds: float = 120.0
     # How long the first batch is held back after the headers, for clients that lose bytes which arrive together with
     # the headers.

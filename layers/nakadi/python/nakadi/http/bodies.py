@@ -1,7 +1,7 @@
 """Reads JSON bodies leniently.
 
 Unknown members are ignored, and scalars are converted to the expected type. Unreadable values are `Malformed`, with
-their path: `authorization.readers[0].value`. The inner rooms decide whether the values make sense.
+their path: `authorization.readers[0].value`. Other packages decide whether the values make sense.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _as_integer(value: Any, bits: int, path: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unreadable_value_error(value, "a number", path)
-    if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that ignores what follows
+    if isinstance(value, float) and not isfinite(value):  # such as 1e999, which the lenient parser reads as infinity
         raise unreadable_value_error(value, "a number", path)
     number = parse_integer(value.strip()) if isinstance(value, str) else int(value)
     if number is None:

@@ -27,7 +27,8 @@ ZSTD_INPUT_SLICE_BYTES = 256
 # Every member of a gzip body costs a new state of the decompressor. Parallel compressors make members of 64 KB or more,
 # so honest bodies have few.
 MAX_COMPRESSED_MEMBERS = 10_000
-# Compressing a shorter body takes time, and hardly reduces the number of packets.
+# The size from which bodies are compressed: compressing a shorter body takes time, and hardly reduces the number of
+# packets.
 MIN_BYTES_TO_COMPRESS = 1024
 # This level compresses nearly as well as higher levels, in a third of their time.
 GZIP_LEVEL = 4

@@ -1,4 +1,4 @@
-"""Content negotiation: the media types of bodies."""
+"""Content negotiation: chooses and checks the media types of bodies."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def json_media_type_for(accept: str) -> str | None:
 
 
 def preferred_media_type(accept: str, *names: str) -> str | None:
-    """The media type that an `Accept` header prefers, or names first; None if it names none of these."""
+    """Of these media types, the one that an `Accept` header prefers or, of equally preferred ones, names first; None if
+    it names none of them.
+    """
     return next((each.media for each in _parse_accept(accept) if each.quality and each.media in names), None)
 
 

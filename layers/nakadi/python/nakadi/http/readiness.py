@@ -1,4 +1,6 @@
-"""Readiness: whether the registry answers. One thread at a time checks this, however many requests ask for it."""
+"""Readiness: whether the registry answers. One thread at a time checks this, however many requests ask for
+readiness.
+"""
 
 from __future__ import annotations
 

@@ -59,12 +59,11 @@ class Route(Struct, frozen=True, kw_only=True):
     `parameters` are the query parameters and headers that its handler may read. Parts of every request, such as
     `X-Flow-Id`, `Accept` and `Content-Encoding`, are the application's, so routes need not declare them. A handler that
     is `quick` may begin on an event loop: before it waits, it raises `NeedsThread`, and can then begin again in a
-    thread. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
-    `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
-    success with a body. If a route `changes_cached_documents`, a success is answered only when no process of the
-    deployment uses an older document any longer; this wait is omitted if `only_reads` is true for the request.
-    `max_body_bytes` is the largest size of a body, as sent and as decompressed, and `max_parsed_bytes` the memory that
-    its values may take.
+    thread. With `accepts_any_content_type`, a body may have any content type; otherwise it must be JSON. With
+    `ignores_accept_header`, clients that do not accept JSON get it too; otherwise these get 406 instead of a success
+    with a body. If a route `changes_cached_documents`, a success is answered only when no process of the deployment
+    uses an older document any longer; this wait is omitted if `only_reads` is true for the request. `max_body_bytes` is
+    the largest size of a body, as sent and as decompressed, and `max_parsed_bytes` the memory that its values may take.
     """
 
     method: str

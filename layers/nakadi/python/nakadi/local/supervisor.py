@@ -453,8 +453,8 @@ class Supervisor:
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
-        # From here on, no connection is handed over to the worker. A connection that the worker had taken is closed
-        # when it ends, as with any server that ends.
+        # From now on, no connection is handed over to the worker. A connection that the worker had taken is closed when
+        # it ends, as with any server that ends.
         del self._workers[number]
         self._stop_handing_over_to(worker)
         self._loop.remove_reader(connections)

@@ -89,8 +89,9 @@ class SinkPause(Struct, frozen=True):
 class Sink(Struct, frozen=True, kw_only=True):
     """A registered sink; a subscription has at most one. `target` is the destination: a URL, a name or an ARN.
 
-    `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
-    who registered the sink. `configured_at` is when anything but the pause last changed. `revision` counts the writes.
+    `sealed` has the encrypted `SinkSecrets`, which only the broker's key decrypts. Events are read with the permissions
+    of `subject`, who registered the sink. `configured_at` is when anything but the pause last changed. `revision`
+    counts the writes.
     """
 
     subscription_id: str
@@ -127,7 +128,7 @@ class SigningSecret(Struct, frozen=True):
 
 
 class SinkSecrets(Struct, frozen=True):
-    """The confidential part: the secrets, newest first, and the headers of each delivery."""
+    """The confidential part of a sink: the secrets for signing, newest first, and the headers of each delivery."""
 
     signing: tuple[SigningSecret, ...]
     headers: Mapping[str, str]

@@ -38,8 +38,8 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, java_text
 
 Event = dict[str, Any]
 
-# Values can be serialized up to 254 levels deep, which is enough for events at the strict limit and the lists around
-# them.
+# Values can be serialized up to 254 levels deep. The events are put into so many nested lists that they have only the
+# levels of the strict limit left.
 _MAX_WRITE_DEPTH = 254
 _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
@@ -280,8 +280,8 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     exactly.
     """
     nested: list[Any] = events
-    # An event with few brackets cannot be nested too deeply. In a long body, counting brackets would take longer than
-    # the serialization of each event.
+    # An event with few brackets cannot be nested too deeply, so it needs no lists around it. In a long body, counting
+    # brackets would take longer than these lists.
     is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
     spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):

@@ -219,8 +219,8 @@ class ClaimedAppend(Struct, kw_only=True):
         )
 
     def _note_end(self, changes: list[tuple[EidClaim, EidClaim]]) -> Generator[Step, Any, None]:
-        """Record the outcome of an append. If the outcome is unknown, the claims stay unconfirmed, and the log is read
-        when another attempt needs to know.
+        """Record the outcome of an append in its claims. If that fails, the log is read when another attempt needs to
+        know the outcome.
         """
         try:
             yield partial(self.claims.replace, changes)

@@ -65,7 +65,7 @@ class SystemEventPublisher(Struct, frozen=True, kw_only=True):
 
 
 def name_hasher(salt: str) -> Callable[[str], str]:
-    """A hash of the names of subjects that reveals no name without the salt."""
+    """A function that hashes the names of subjects; without the salt, nobody can find a name from its hash."""
     return lambda name: sha256((salt + name).encode()).hexdigest()
 
 

@@ -15,7 +15,9 @@ from nakadi.rehearsals.findings import Findings
 from nakadi.rehearsals.history import Span
 
 REHEARSALS_KIND = "rehearsals"
-"""Documents by the ids of the event type and of the rehearsal, so the documents of one event type stand together."""
+"""The kind of the documents with rehearsals. Their keys are the ids of the event type and of the rehearsal, so the
+documents of one event type are adjacent.
+"""
 
 LOST_AFTER = timedelta(minutes=1)
 KEPT_FOR = timedelta(days=1)

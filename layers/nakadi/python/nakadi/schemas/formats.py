@@ -123,7 +123,7 @@ _matches_hostname = re.compile(
 ).fullmatch
 _MAX_HOSTNAME_LENGTH = 253
 
-# A mailbox: words of ordinary characters between single dots, or anything in quotes.
+# The part of a mail address before `@`: words of ordinary characters between single dots, or any text in quotes.
 _MAIL_WORD_PATTERN = r"[^\s\x00-\x1f\x7f()<>@,;:\\\".\[\]]+"
 _matches_mail_local_part = re.compile(
     rf"{_MAIL_WORD_PATTERN}(?:\.{_MAIL_WORD_PATTERN})*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])*\""

@@ -84,7 +84,7 @@ class _Decoders(NamedTuple):
 
 
 class _KeptObject:
-    """The kept members of an object, and of the objects in it."""
+    """The members of an object that are kept, and those of the objects in it."""
 
     __slots__ = ("members", "objects")
 

@@ -187,7 +187,9 @@ class StreamAccessMonitor:
             self._task = self._loop = None
 
     def close(self) -> None:
-        """Called when no stream is open any longer. A check that waits for the registry is abandoned."""
+        """End the checks. Called when no stream is open any longer. A check that waits for the registry is
+        abandoned.
+        """
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def check_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""Events as CloudEvents: lists of them for streams and sinks, and the lines of a stream.
+"""Makes CloudEvents of events: lists for streams and sinks, and the lines of a stream.
 
 The stream delivers an event that was published as a CloudEvent as the same CloudEvent, and adds its place in the
 stream. Any other event is `data` as a whole, and its metadata provides the attributes that `model/cloud_events.py`

@@ -28,7 +28,7 @@ def segments_for_read(
     index: LogIndex, segment: IndexSegment, topic: str, partition: int, start: int, limit: int
 ) -> Sequence[IndexSegment]:
     """A segment, and, if it has fewer events from `start` on than the reader wants, some of the following segments:
-    enough of them if they have as many events as this one.
+    enough of them if each has as many events as this one.
     """
     missing = limit - count_events_from(segment, start)
     if missing <= 0:

@@ -40,8 +40,8 @@ MAX_BYTES_STORED_UNCOMPRESSED = 900
 # DynamoDB accepts items of up to 400 KB, including all names and keys.
 MAX_ITEM_BYTES = 390_000
 
-# How long reports of changes and leases stay after they are of no use: watchers have read the reports, and leases have
-# expired. DynamoDB removes these items some time later.
+# How long reports of changes and leases stay: by then, watchers have read the reports, and a lease has expired even by
+# a clock that was set back by hours. DynamoDB removes these items some time later.
 CHANGE_RETENTION_SECONDS = 3600
 LEASE_RETENTION_SECONDS = 24 * 3600
 

@@ -1,4 +1,4 @@
-"""Decodes frames of the stream into events, and trims them to what a reader asked for."""
+"""Decodes frames of the stream into events, and limits these to what a reader asked for."""
 
 from __future__ import annotations
 

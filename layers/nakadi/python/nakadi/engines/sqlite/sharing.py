@@ -448,7 +448,7 @@ class _WorkerConnection(asyncio.Protocol):
 
 
 def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int, str] | None:
-    """The kind and the text of a failure; None for a stored append."""
+    """The kind of a failure, as an index in `FAILURE_TYPES`, and its text; None for a stored append."""
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)
         return kind, str(outcome)

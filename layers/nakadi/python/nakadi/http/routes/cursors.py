@@ -266,7 +266,7 @@ def _violations_of_missing_texts(path: str, texts: Mapping[str, str | None]) -> 
 
 
 def _require_complete_cursors(cursors_or_violations: Iterable[CursorOrViolations]) -> Sequence[Cursor]:
-    """The cursors, if they are all complete."""
+    """The cursors, if all are complete. Raises otherwise."""
     cursors: list[Cursor] = []
     violations: list[Violation] = []
     for each in cursors_or_violations:

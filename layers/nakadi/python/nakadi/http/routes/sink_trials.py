@@ -16,7 +16,7 @@ TrySink = Callable[[Sink], Answer]
 
 
 class SinkTrialHandlers(Struct, frozen=True):
-    """`try_sink` sends a delivery without events."""
+    """`try_sink` sends a delivery without events to a sink."""
 
     sinks: Sinks
     try_sink: TrySink

@@ -171,7 +171,7 @@ def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
 
 
 PartitionChangeByPartition = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
-"""Partition -> its new position, and its new entry if that is not the old one without a reader."""
+"""For each partition, its new position, and its new entry; the entry is None if it is the old one without a reader."""
 
 RESET_RUNNING_MESSAGE = "Cursors reset is already in progress for provided subscription"
 STREAMS_NOT_ENDED_MESSAGE = (
