@@ -26,7 +26,7 @@ _SEVERITIES = (
 )
 
 _SENDING_LOGGERS = ("opentelemetry", "urllib3", "requests")
-"""The loggers of the code that sends. Sending their lines would log more such lines."""
+"""The loggers of the code that sends log lines over OTLP. Sending their lines would log more such lines."""
 
 
 def open_log_export(protocol: str) -> LogExport:

@@ -125,7 +125,7 @@ class StoredEventMetrics:
             row[0][1] += size
 
     def forget(self, names: Collection[str]) -> None:
-        """Drop the counts of event types."""
+        """Drop the counts of these event types."""
         with self._lock:
             for key in [key for key in self._rows if key[0] in names]:
                 del self._rows[key]
@@ -166,7 +166,7 @@ class PartitionLoads:
                 counts[:] = [each >> 1 for each in counts]
 
     def forget(self, names: Collection[str]) -> None:
-        """Drop the counts of event types."""
+        """Drop the counts of these event types."""
         with self._lock:
             for name in names:
                 self._counts.pop(name, None)

@@ -101,7 +101,7 @@ class PartitionSnapshot(Struct):
         return {str(number): self._position_before_oldest(number) for number in numbers}
 
     def end_positions(self) -> Mapping[str, Position]:
-        """The end of each partition in the newest timeline, even if that has no events yet."""
+        """The end of each partition in the newest timeline, even if that timeline has no events yet."""
         timeline = self._event_type.timeline
         bounds = self._bounds_of(timeline)
         return {str(number): Position(timeline.order, each.newest) for number, each in bounds.items()}

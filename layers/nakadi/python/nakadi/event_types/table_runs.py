@@ -17,10 +17,10 @@ TABLE_RUNS_KIND = "table-runs"
 """The kind of the documents with runs, whose keys are the ids of event types."""
 
 MAX_KEPT_RUNS = 50
-"""The number of runs that the registry keeps for each event type."""
+"""How many runs the registry keeps for each event type."""
 
 MAX_MISFIT_REASONS = 20
-"""The number of reasons for misfits in the report of a run."""
+"""How many reasons for misfits the report of a run has at most."""
 
 
 class MisfitReason(Struct, frozen=True):

@@ -302,7 +302,7 @@ class SupervisorMetricsLinks:
 
 
 class _WorkerConnection(asyncio.Protocol):
-    """A worker, as the supervisor sees it."""
+    """The supervisor's end of the connection to a worker."""
 
     def __init__(self, answer: Callable[[_WorkerConnection, int], Coroutine[None, None, None]]) -> None:
         self.gone = asyncio.Event()

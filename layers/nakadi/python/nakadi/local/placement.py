@@ -14,7 +14,7 @@ from nakadi.http.connection import MANY_BYTES
 
 # With more clients than this, so many single events share a commit that other processes help (docs/performance.md).
 MAX_PUBLISHERS_OF_FEW_EVENTS = 16
-# Enough for the head of the first request of nearly every client.
+# How many bytes of a new connection are examined: enough for the head of the first request of nearly every client.
 FIRST_BYTES = 4096
 
 _matches_publishing_request = re.compile(rb"POST /event-types/[^/?# \r\n]+/events[? ]").match

@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 CLAIMS_HOLD_FOR = timedelta(seconds=20)
 APPEND_SETTLES_AFTER = timedelta(seconds=90)
 APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=30)
-"""The time after an append that returned without success: messages in the network arrive within half of it, and the
-other half allows for different clocks."""
+"""How long after an append has returned without success its attempt has certainly ended: messages in the network arrive
+within half of this time, and the other half allows for different clocks."""
 
 CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)

@@ -23,7 +23,9 @@ KEYWORDS_BY_KIND: Mapping[ChangeKind, Sequence[str]] = {
 
 
 class Place(Struct, frozen=True):
-    """A place in a document: the enclosing value, and the name in it. The root has no enclosing value."""
+    """A place in a document: the enclosing value, and the name or index in that value. The root has no enclosing
+    value.
+    """
 
     container: Any = None
     name: str = ""

@@ -96,7 +96,9 @@ class _KeptObject:
         self.objects: int = 1 + sum(each.objects for each in self.members.values() if each is not None)
 
     def make_decoders(self) -> _Decoders | None:
-        """The decoders of such an object, and of a list of them; None if there is no type for it."""
+        """The decoders of an object with these members, and of a list of such objects; None if there is no type for
+        them.
+        """
         if self.objects > MAX_OBJECTS_IN_TYPE:
             return None
         try:

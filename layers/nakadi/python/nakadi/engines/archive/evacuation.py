@@ -76,7 +76,7 @@ class Evacuation(Struct, frozen=True):
 
     @contextmanager
     def claimed(self) -> Iterator[Callable[[], None]]:
-        """Be the only process that moves members. The yielded function renews this claim.
+        """Claim the right to move members, which only one process has at a time. The yielded function renews the claim.
 
         Entering the context and every renewal raise `EvacuationBusy` if another process has the claim.
         """

@@ -21,7 +21,7 @@ KEYS_PER_REMOVAL = 500
 
 
 class SweepResult(Struct, frozen=True):
-    """How many objects older than the grace time a sweep found and removed."""
+    """How many objects from before the given time a sweep found, and how many of them it removed."""
 
     old_object_count: int = 0
     removed_count: int = 0

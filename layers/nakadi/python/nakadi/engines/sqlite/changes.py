@@ -23,7 +23,7 @@ from nakadi.model.subscription import SubscriptionChange
 _log = logging.getLogger(__name__)
 
 APPEND_CHECK_INTERVAL_SECONDS = 0.04
-"""The time between two looks. A look is one statement that reads a counter in shared memory."""
+"""The time between two checks. A check is one statement that reads a counter in shared memory."""
 
 MAX_KNOWN_LOGS = 10_000
 """For how many logs this process remembers up to which offset it has informed readers."""
@@ -86,7 +86,7 @@ class AppendPoller(ChangePoller):
             if now != version:
                 self._announce_new_appends(connection)
         except (sqlite3.Error, Unavailable):
-            return version  # the next look is soon
+            return version  # the next check comes soon
         except Exception:  # noqa: BLE001  # waiting readers would wait forever
             _log.exception(
                 "Looking for events of other processes failed, trying again in %s s", APPEND_CHECK_INTERVAL_SECONDS
@@ -105,7 +105,7 @@ class AppendPoller(ChangePoller):
 
 
 COORDINATION_CHECK_INTERVAL_SECONDS = 0.05
-"""The time between two looks. A look is one statement that reads a counter in shared memory."""
+"""The time between two checks. A check is one statement that reads a counter in shared memory."""
 
 SELECT_NEWEST_CHANGE_NUMBER = "SELECT coalesce(max(number), 0) FROM coordination_news"
 
@@ -266,7 +266,7 @@ class FileChangePoller(ChangePoller):
             if now != version:
                 self._report_changes_since_last(connection)
         except sqlite3.Error:
-            return version  # the next look is soon
+            return version  # the next check comes soon
         except Exception:  # noqa: BLE001  # waiting streams would wait forever
             _log.exception("Looking for changes of other processes failed, trying again")
             return version

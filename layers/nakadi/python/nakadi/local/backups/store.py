@@ -135,7 +135,7 @@ class BackupStore:
         return StoredFile(path=path, size=len(content), mode=0o600, modified_ns=nanoseconds, pieces=pieces)
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Complete the backup, which from now on consists of the added files."""
+        """Complete the backup by storing its manifest."""
         text = msgspec.json.encode(manifest)
         for folder in (*(each for each in self._pieces.iterdir() if each.is_dir()), self._pieces):
             make_durable(folder)

@@ -246,8 +246,8 @@ class GrantExtension(Struct, frozen=True):
 
 
 class DepartureRecord(Struct, frozen=True):
-    """The records to write when a session ends: the events that have failed in its partitions by now, and those that
-    its client never received.
+    """The records to write when a session ends: the numbers of failures in its partitions, and the positions of events
+    that its client never received.
 
     `has_timed_out` says that the client's time to commit had ended. `standstills` has the committed positions of the
     partitions, and counts one stream for each partition of which the client has not committed everything that it was
