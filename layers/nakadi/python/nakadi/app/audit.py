@@ -40,7 +40,7 @@ def timelines_view(event_type: EventType) -> list[views.View]:
 
 
 class AuditedResources(Struct, frozen=True, kw_only=True):
-    """Reads resources as clients see them; returns None for a resource that does not exist."""
+    """Reads resources as clients see them. Its methods return None for a resource that does not exist."""
 
     event_types: EventTypes
     storages: Storages

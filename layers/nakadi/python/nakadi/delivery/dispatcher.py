@@ -253,8 +253,8 @@ class Dispatcher:
         self._reported = {name: each for name, each in {**self._reported, **digests}.items() if name in self._couriers}
 
     def _is_worth_reporting(self, before: ReportDigest, digest: ReportDigest) -> bool:
-        """Whether the report changed between working and failing. Such a change is reported at once, any other at the
-        next interval.
+        """Whether to write the report now: a change between working and failing is written at once, any other change
+        once the reporting interval has passed.
         """
         if before.condition != digest.condition:
             return True

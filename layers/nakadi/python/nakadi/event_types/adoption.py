@@ -58,7 +58,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def adopt(self, name: str, storage_id: str | None, drafts: Sequence[TimelineToAdopt], subject: Subject) -> None:
-        """Replace the timelines of an event type. Returns when the last new one is in use."""
+        """Replace the timelines of an event type. Returns when the last new timeline is in use."""
         self.timelines.require_may_switch(name, subject)
         event_type = self.event_types.get(name)
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)

@@ -61,7 +61,7 @@ class ForecastChange(Struct, frozen=True, kw_only=True):
 
 
 class SchemaForecast(Struct, frozen=True, kw_only=True):
-    """The effect on a schema. `refusal` is the detail of the refusal, if there is one."""
+    """The effect of a change on the event type's schema. `refusal` is the detail of the refusal, if there is one."""
 
     level: ChangeLevel = ChangeLevel.NONE
     changes: tuple[ForecastChange, ...] = ()
@@ -70,7 +70,7 @@ class SchemaForecast(Struct, frozen=True, kw_only=True):
 
 
 class ChangeForecast(Struct, frozen=True, kw_only=True):
-    """The effect on an event type. `refusals` are the details of all refusals, in order; `readers` are the
+    """The effect of a change on an event type. `refusals` are the details of all refusals, in order; `readers` are the
     subscriptions that would miss members.
     """
 

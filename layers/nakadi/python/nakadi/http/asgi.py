@@ -360,7 +360,7 @@ class AsgiApplication:
             # their next request on the connection at once, and must not find it closed.
             hang_up = connection and connection.close_unless_reused
         except (ClientGone, asyncio.CancelledError):
-            # A cancellation is the last step of the server, which needs no result.
+            # The client has disconnected, or the server is ending and has cancelled this task: neither needs a result.
             pass
         except Exception:
             log.exception("A stream failed: %s %s", request.method, logged_path(request))

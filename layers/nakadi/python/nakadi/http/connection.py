@@ -257,8 +257,8 @@ class Connection(asyncio.Protocol):
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # After a body, this is a trailer. A proxy may have read only the headers, so a trailer must not count as a
-        # header.
+        # A field that follows a body is a trailer. A proxy may have read only the headers, so a trailer must not count
+        # as a header.
         if self._resuming or not self._in_head:
             return
         if len(self._headers) >= MAX_HEADER_COUNT:

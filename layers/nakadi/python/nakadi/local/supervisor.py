@@ -509,7 +509,7 @@ class Supervisor:
             worker.stop()
 
     def _take_back_connections(self, worker: _Worker) -> None:
-        """Let other workers serve the connections that were handed to a dead worker and not taken.
+        """Let other workers serve the connections that this worker was handed, but had not taken when it ended.
 
         A worker reports that it takes a connection before it reads from it, and its reports can still be read after its
         end. So no connection is served twice, and none that is still in the worker's socket is lost.

@@ -621,7 +621,9 @@ _CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
 
 
 class _CachedValidator:
-    """`made` is the validator once it is compiled. If compiling fails, the next thread that needs it tries again."""
+    """Compiles the validator of a schema when it is first needed. `made` is that validator, or None before. If
+    compiling fails, the next thread that needs it tries again.
+    """
 
     __slots__ = ("_lock", "made")
 

@@ -79,7 +79,9 @@ def _shorten_for_message(text: str) -> str:
 
 
 def _timestamp_form_problem(text: str, parts: dict[str, str]) -> str | None:
-    """The place where a text departs from the form of a moment; the parts that were read are put into `parts`."""
+    """The end of a message, which says where a text departs from the form of a moment; None if it has that form. The
+    parts that were read are put into `parts`.
+    """
     at = 0
     for name, pattern in _TIMESTAMP_PART_PATTERNS:
         part = pattern.match(text, at)

@@ -36,7 +36,7 @@ class _NeedsParsedObjects(Exception):
 
 
 class Step(Struct, frozen=True):
-    """The step from values to the values within them. With `is_single`, each value has at most one."""
+    """The step from values to the values within them. With `is_single`, each value leads to at most one value."""
 
     take: TakeValues
     is_single: bool = False

@@ -20,7 +20,7 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 MAX_KNOWN_TOMBSTONES = 10_000
-"""The number of partitions whose oldest tombstone is cached."""
+"""The maximum number of partitions whose oldest tombstone is cached."""
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True):

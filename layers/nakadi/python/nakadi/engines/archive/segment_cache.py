@@ -171,7 +171,7 @@ class SegmentCache:
                 while following is not None and self._fits_read_ahead(
                     waiting, following, events < limit, size < max_bytes
                 ):
-                    # A single read needs no thread.
+                    # If this segment has all the events that are still needed, the calling thread reads it.
                     alone = not waiting and count_events_from(following, start) >= limit
                     waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
                     events += count_events_from(following, start)

@@ -122,8 +122,8 @@ class KafkaLog:
         cluster.remember_sealed(topic)
 
     def adopt_topic(self, topic: str) -> int:
-        """Let the topic accept batches as large as other topics do. All other settings stay as its owner has set
-        them.
+        """Set the topic's limit of batch sizes to that of topics that the broker creates. All other settings of the
+        topic stay as its owner has set them.
         """
         cluster = self._cluster_unless_closed()
         cluster.forget_topic(topic)

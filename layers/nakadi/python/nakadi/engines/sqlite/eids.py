@@ -376,7 +376,9 @@ def _indices_of_new(
 
 
 def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) -> Sequence[int]:
-    """The offset of each event. Advances the next offsets of the partitions."""
+    """The offset of each event, whose partitions are given in order. Advances `next_offsets`, the next offset of each
+    partition.
+    """
     if len(next_offsets) == 1:
         [(partition, first)] = next_offsets.items()
         next_offsets[partition] += len(partitions)

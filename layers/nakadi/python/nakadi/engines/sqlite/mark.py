@@ -1,10 +1,10 @@
 """The high-water mark of a data file: a small file beside it that records up to where the data file must be complete.
 
-If SQLite's log was truncated or changed, SQLite takes that place for its end, and it takes a missing or empty file for
-a new one. Without the mark, the broker would silently start with less than it has acknowledged. So a `Marker`
-occasionally gives the data file a number, in a separate commit, and when that commit is durable, it writes the number
-into the mark. Commits become durable in order: if the file has a number, it also has everything committed before it.
-`check_against_mark` compares the two at the next start.
+If SQLite's log was truncated or changed, SQLite takes the place of the damage for the end of the log, and it takes a
+missing or empty data file for a new one. Without the mark, the broker would silently start with less than it has
+acknowledged. So a `Marker` occasionally gives the data file a number, in a separate commit, and when that commit is
+durable, it writes the number into the mark. Commits become durable in order: if the file has a number, it also has
+everything committed before it. `check_against_mark` compares the two at the next start.
 
 The mark never claims more than was committed, no matter when a process ends. Other commits are not affected, except
 that they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless

@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
 EIDS_PER_LOOKUP = 100
-"""How many ids one statement looks up. SQLite keeps each prepared statement, so there is only one, and unused places
-are null.
+"""How many ids one statement looks up. Statements for different numbers of ids would be prepared and cached separately,
+so there is one for all numbers, and unused places in it are null.
 """
 
 _SELECT_ROWS = f"SELECT eid, row FROM old_eids WHERE eid IN ({', '.join('?' * EIDS_PER_LOOKUP)})"  # noqa: S608

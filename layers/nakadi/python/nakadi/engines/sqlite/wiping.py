@@ -200,7 +200,7 @@ class DataFileWiper:
         """Fill all free pages with zeros, by using all of them at the same time, and free them again."""
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
         with self._claimed_transaction(connection, revision):
-            # A run that was killed may have left this table.
+            # If the process was killed during an earlier wiping, the table still exists.
             connection.execute("CREATE TABLE IF NOT EXISTS blanks (content BLOB NOT NULL)")
         is_filled = False
         while not is_filled:

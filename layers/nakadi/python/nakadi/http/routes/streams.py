@@ -96,7 +96,7 @@ def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
 def _stream_headers(content_type: str, *, has_ends: bool) -> dict[str, str]:
     # These headers are for proxies that collect an answer before they pass it on, and would hold back a stream forever.
     return {
-        # Without it, a client cannot tell silence at the end of a partition from silence before it.
+        # Without this header, a client cannot tell silence at the end of a partition from silence before the end.
         **({UNTIL_HEADER: "true"} if has_ends else {}),
         "content-type": content_type,
         "cache-control": "no-cache",

@@ -235,7 +235,9 @@ class BackupStore:
 
 @contextmanager
 def open_store(folder: Path, *, writes: bool, creates: bool = False) -> Iterator[BackupStore]:
-    """Open a folder with backups, to which nobody else can write meanwhile. Raises `BackupFailed`."""
+    """Open a folder with backups. Until the end of the block, nobody else can write to it, and with `writes`, nobody
+    else can open it. Raises `BackupFailed`.
+    """
     if creates:
         _make_store(folder)
     if not (folder / "lock").is_file() or not (folder / "backups").is_dir():

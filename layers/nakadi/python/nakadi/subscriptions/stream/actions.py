@@ -29,7 +29,8 @@ DEFAULT_MAX_UNCOMMITTED_EVENTS = 10
 # Clients give up a connection that is silent for half a minute, whatever flush timeout they requested.
 MAX_SECONDS_BETWEEN_LINES = 25.0
 
-# What a session does about uncommitted events after its client has disconnected: it waits for commits, or ends at once.
+# What a session does about uncommitted events after its client has disconnected: it waits for their commits, or ends at
+# once.
 DISCONNECT_CHOICES = WAIT_ON_DISCONNECT, RELEASE_ON_DISCONNECT = "wait", "release"
 
 

@@ -312,7 +312,9 @@ class _WatchedSubscription:
             self._task.cancel()
 
     def _process_changes(self) -> None:
-        """Pass on the moves of commits, unless something has to be read, or is being read."""
+        """Inform the listeners if the noted commits suffice to bring the state up to date. Otherwise, or during a read,
+        request another read.
+        """
         if not self.listeners:
             return  # the watch was closed after the change
         with self._lock:

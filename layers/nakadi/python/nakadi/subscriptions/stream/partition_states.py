@@ -18,15 +18,15 @@ class PartitionState(Enum):
     """The place where reading begins is not known yet."""
     READING = "reading"
     PARKING = "parking"
-    """Events are being parked; those after them have to wait."""
+    """Events are being parked; later events of the partition have to wait."""
     DROPPING = "dropping"
-    """An event at which consumers fail is being given up; those after it have to wait."""
+    """An event at which consumers fail is being given up; later events of the partition have to wait."""
     DRAINING = "draining"
     """Another session waits for the partition, and gets it once nothing is outstanding."""
     HANDING_OVER = "handing_over"
     """The other session is being written into the assignment."""
     RELEASED = "released"
-    """The hand-over was written.
+    """The session has handed the partition over, and sends no more of its events.
 
     The next assignment shows whether the partition now belongs to the other session, or no session waits for it any
     longer.
