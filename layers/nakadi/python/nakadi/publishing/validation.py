@@ -1,4 +1,5 @@
-"""From the body of a request to events that follow the schema of their event type and may be written for their owners.
+"""Reads the body of a request, and checks that its events follow the schema of their event type and may be written for
+their owners.
 
 Bodies are read as strictly as the contract asks, and nearly as fast as a lenient parser would. Nearly all batches are
 parsed at once. Only a body with a fault, or with misplaced commas, is scanned symbol by symbol; only a faulty event is

@@ -43,8 +43,9 @@ faster, because most of this work needs the interpreter."""
 
 MAX_OBJECTS_READ_AHEAD = 16
 MAX_BYTES_READ_AHEAD = 2_000_000
-"""How many objects, and how many of their stored bytes, may be requested before a reader takes the first object. All
-reads ahead in a process are together limited to as many bytes, because the cache would drop more before they are used.
+"""How many objects, and how many of their stored bytes, may be requested before a reader takes the first object. The
+same number of bytes limits all reads ahead of a process together, because the cache would drop further events before
+they are used.
 """
 
 MIN_COMPRESSION_RATIO = 4

@@ -156,8 +156,8 @@ class TieredLog:
         offset = self.first_offset_since(topic, partition, stored_before)
         self._hot.trim(topic, partition, stored_before)
         # The archive comes second: an archiver registers the topic in the index before it reads events, so if the topic
-        # is not registered now, an archiver can read only the events that remain. In the other order, it could archive
-        # events that are being trimmed here.
+        # is not registered now, an archiver can read only the events that remain. If the hot half were trimmed second,
+        # an archiver could archive events that are being removed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
             self._index.drop_segments_before(topic, partition, offset)

@@ -69,7 +69,7 @@ def _files_at(path: Path, seen: set[str]) -> Iterator[Path]:
         yield path
     elif path.is_dir() and (real := os.path.realpath(path)) not in seen:
         seen.add(real)
-        with suppress(FileNotFoundError):  # jobs remove folders
+        with suppress(FileNotFoundError):  # jobs may remove folders meanwhile
             for entry in sorted(path.iterdir()):
                 yield from _files_at(entry, seen)
 
