@@ -1,4 +1,6 @@
-"""The common parts of both consumers: requests, and the treatment of events that do not fit or fail."""
+"""The common parts of both consumers: requests, and the treatment of events that do not fit the type, or whose handling
+fails.
+"""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _move_members_out(
         if not evacuation.is_settled(found.stored, now):
             return HoldingObject(key, "it may be about to be used", found.stored.written_at + SETTLED_AGE)
         if key in members:
-            evacuation.move_out(key, members[key], CLAIM_TIMEOUT_SECONDS)
+            evacuation.vacate_object(key, members[key], CLAIM_TIMEOUT_SECONDS)
     except PartitionBusy:
         return HoldingObject(key, "another process writes a partition of it anew")
     except (ArchiveObjectGone, BadArchive, Unavailable) as error:

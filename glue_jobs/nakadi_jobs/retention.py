@@ -196,7 +196,7 @@ def _sweep_archive(work: JobContext, namespaces: Collection[str], now: datetime)
 def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
     """Move members in use out of objects with dead members, so that these objects can be removed sooner."""
     try:
-        result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
+        result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).vacate_partly_dead_objects(now)
     except EvacuationBusy:
         return  # another process is merging this archive
     for key, problem in result.problem_by_key.items():

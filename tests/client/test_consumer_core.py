@@ -221,7 +221,9 @@ class SimulatedBroker:
     policy=st.sampled_from([EACH_BATCH, CommitPolicy(events=7), CommitPolicy(seconds=1.0)]),
 )
 def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, extends, policy):
-    """Whatever breaks at any time, a commit covers only handled events, and eventually everything is committed."""
+    """Whatever breaks, and whenever it does, a commit covers only handled events, and eventually everything is
+    committed.
+    """
     world = SimulatedBroker(seed, extends=extends, policy=policy)
     world.run(400)
     # Some seeds need more than twenty rounds.

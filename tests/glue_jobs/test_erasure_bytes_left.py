@@ -476,7 +476,7 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["partly_dead_objects", "move_out", "_refer_to"])
+@pytest.mark.parametrize("step", ["partly_dead_objects", "vacate_object", "_refer_to"])
 def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, step):
     """Wherever the erasure is killed, the next run finds the objects that have the value and no reference, and removes
     them.

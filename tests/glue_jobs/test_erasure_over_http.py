@@ -45,7 +45,7 @@ ROUNDS_WHILE_IT_LIVES = everything.choose_by_suite(20, 60)
 
 KILLED_AT = (
     (Rewriter, "_store_erased"),
-    (Evacuation, "move_out"),
+    (Evacuation, "vacate_object"),
     (Change, "publish"),
     (retention, "remove_parked_events"),
 )

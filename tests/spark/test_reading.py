@@ -158,8 +158,8 @@ def test_several_event_types_are_read_together(orders):
 
 
 def test_a_property_of_several_types_has_a_column_for_each(orders, tmp_path):
-    """If a later schema gives a property another type, each column has the values that fit, from the log, in batches,
-    and from a table with the rest in the log. (K1, K3, K11)
+    """If a later schema gives a property another type, each column has the values that fit, whether they are read
+    from the log, in batches, or from a table and the log. (K1, K3, K11)
     """
 
     def define(kind):

@@ -34,7 +34,7 @@ def kinesis_local() -> Iterator[str]:
 
 @contextmanager
 def kinesalite_there() -> Iterator[str]:
-    """Yield the address of the kinesalite that all tests of this process share, as `kinesis_local` does."""
+    """Like `kinesis_local`, but yield the address of the kinesalite that all tests of this process share."""
     with patch.dict(os.environ, CREDENTIALS):
         yield kinesalite()
 

@@ -1,4 +1,4 @@
-"""Translates the IAM permissions of the functions' roles in MSK into Kafka's operations."""
+"""The IAM permissions for MSK that the functions' roles have, and the Kafka operations that they correspond to."""
 
 READ = frozenset({"DescribeTopic", "ReadData"})
 REMOVE = READ | {"DeleteTopic"}

@@ -195,7 +195,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
     """While the writer is busy, the number and the bytes of the waiting appends are reported."""
     busy, free = threading.Event(), threading.Event()
 
-    class HeldClock(HandMovedClock):
+    class BlockingClock(HandMovedClock):
         """Keeps the writer in its first commit."""
 
         def now(self) -> datetime:
@@ -203,7 +203,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
             assert free.wait(PATIENCE)
             return super().now()
 
-    with closing(SqliteLog(tmp_path / "nakadi.db", HeldClock(), metrics)) as log:
+    with closing(SqliteLog(tmp_path / "nakadi.db", BlockingClock(), metrics)) as log:
         log.create_topic("t", 1)
         threads = [threading.Thread(target=append_and_wait, args=(log, "t", {0: []})) for _ in range(2)]
         threads[0].start()

@@ -75,7 +75,7 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
 
 
 def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
-    """The server only reads for a short time what a client continues to send after its request was refused."""
+    """If a client continues to send after its request was refused, the server reads on for only a short time."""
 
     class EndlessClient(Client):
         async def receive(self):
@@ -156,7 +156,7 @@ def test_nothing_of_a_body_is_read_for_who_is_refused_by_the_head(target, header
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_token_is_looked_at_once(whole):
+def test_a_token_is_verified_only_once(whole):
     """However its body arrives, a request is authenticated once."""
     tokens = []
 

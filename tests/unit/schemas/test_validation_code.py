@@ -30,7 +30,7 @@ def test_one_function_for_each_target_of_references():
     assert len(functions(schema)) == 2
 
 
-def test_targets_that_stand_somewhere():
+def test_a_reference_target_that_is_also_used_in_place_is_compiled_once():
     """The target of a reference becomes code once, even if it is also used where it is defined. (P56)"""
     inner = {"properties": {"c": {"type": "string"}}}
     schema = {"properties": {"a": {"properties": {"b": inner}}, "d": {"$ref": "#/properties/a/properties/b"}}}

@@ -58,7 +58,7 @@ def test_a_change_is_reported_until_it_is_known(setup):
     assert setup.verdict(found) is None
 
 
-def test_what_is_remembered_may_be_older_than_what_is_known(setup):
+def test_a_stream_does_not_return_to_an_older_cached_event_type(setup):
     """A stream that knows a newer event type than the cache does not return to the older one."""
     assert setup.verdict() is None  # and caches it
     newer = setup.elsewhere.replace(setup.known, replace(setup.known, owning_application="other"))

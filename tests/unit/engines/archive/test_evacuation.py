@@ -103,7 +103,7 @@ def test_what_lives_moves_as_it_is(index, store, evacuation):
     assert [(each.stored.key, each.live_bytes) for each in evacuation.partly_dead_objects()] == [
         (KEY, sum(map(len, before.values())))
     ]
-    result = evacuation.move_out_all(NOW)
+    result = evacuation.vacate_partly_dead_objects(NOW)
     assert (result.moved_count, result.problem_by_key) == (1, {})
     assert {place: store.read_range(location(index, *place)) for place in PLACES[1:]} == before
     ArchiveSweep(index, store).run(datetime.now(UTC) + timedelta(seconds=1))
@@ -116,16 +116,16 @@ def test_what_lives_moves_as_it_is(index, store, evacuation):
 def test_what_is_whole_stays_where_it_is(store, evacuation):
     """If all members of an object are live, the evacuation does not write another one."""
     keys = store.all_keys()
-    assert evacuation.move_out_all(NOW).moved_count == 0
+    assert evacuation.vacate_partly_dead_objects(NOW).moved_count == 0
     assert store.all_keys() == keys
 
 
 def test_what_retention_and_deletion_leave_is_dead(index, store, evacuation):
     """A member is dead when its events are too old, or when its event type is deleted."""
     index.delete_topic("b")
-    assert evacuation.move_out_all(NOW).moved_count == 1
+    assert evacuation.vacate_partly_dead_objects(NOW).moved_count == 1
     index.drop_segments_before("a", 1, 2)
-    assert evacuation.move_out_all(NOW).moved_count == 1
+    assert evacuation.vacate_partly_dead_objects(NOW).moved_count == 1
     assert offsets(index, store, "a", 0) == [0, 1]
     assert sum(each.size for each in store.list_objects(location(index, "a", 0).key)) == location(index, "a", 0).length
 
@@ -138,7 +138,7 @@ def test_what_another_process_changed_meanwhile_stays_changed(index, store, evac
     members = evacuation.members_of([KEY])[KEY]
     own = rewrite(index, store, partition=1)
     index.delete_topic("b")
-    evacuation.move_out(KEY, members)
+    evacuation.vacate_object(KEY, members)
     assert location(index, "a", 1).key == own
     assert index.topic("b") is None
     assert index.segments_from("b", 0, 0, 1) == []
@@ -149,10 +149,10 @@ def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuat
     rewrite(index, store)
     with claim_partition(index, "b", 0):
         with pytest.raises(PartitionBusy):
-            evacuation.move_out(KEY, evacuation.members_of([KEY])[KEY])
-        evacuation.move_out_all(NOW)
+            evacuation.vacate_object(KEY, evacuation.members_of([KEY])[KEY])
+        evacuation.vacate_partly_dead_objects(NOW)
         assert location(index, "b", 0).key == KEY
-    assert evacuation.move_out_all(NOW).moved_count >= 1
+    assert evacuation.vacate_partly_dead_objects(NOW).moved_count >= 1
     assert location(index, "b", 0).key != KEY
     assert [offsets(index, store, *place) for place in PLACES] == [[0], [0, 1], [0, 1]]
 
@@ -160,8 +160,8 @@ def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuat
 def test_only_one_process_moves_members(evacuation):
     """A second process notices the first one before it begins, and can begin when the first has ended."""
     with evacuation.claimed(), pytest.raises(EvacuationBusy):
-        evacuation.move_out_all(NOW)
-    assert evacuation.move_out_all(NOW).moved_count == 0
+        evacuation.vacate_partly_dead_objects(NOW)
+    assert evacuation.vacate_partly_dead_objects(NOW).moved_count == 0
 
 
 def test_a_damaged_object_stays(index, store, evacuation):
@@ -169,7 +169,7 @@ def test_a_damaged_object_stays(index, store, evacuation):
     rewrite(index, store)
     store.put(KEY, store.content(KEY)[:-3])
     with pytest.raises(BadArchive, match=f"{KEY} has"):
-        evacuation.move_out(KEY, evacuation.members_of([KEY])[KEY])
+        evacuation.vacate_object(KEY, evacuation.members_of([KEY])[KEY])
     assert location(index, "b", 0).key == KEY
 
 

@@ -146,7 +146,7 @@ class TestPublishing:
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
     def test_publishing_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
-        """The records of a long frame are sent in sequence, each after the one before it is stored."""
+        """The records of a long frame are sent in sequence: each one only when the previous one has been stored."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         batch = long_batch()

@@ -160,7 +160,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kine
         reader.read("t", 0, 1)
 
 
-def test_a_record_of_another_is_no_record_of_ours(faulty_kinesis: FaultyKinesis, log):
+def test_records_of_other_producers_get_no_offset(faulty_kinesis: FaultyKinesis, log):
     """Records that others put into the stream have no offset, wherever they are."""
     publish(log, 0)
     for key, data in (("t/0", b"not ours"), ("no place", b"nk"), ("t/9", b"")):

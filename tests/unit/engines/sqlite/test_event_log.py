@@ -36,7 +36,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def clock():
-    return HeldClock()
+    return BlockingClock()
 
 
 @pytest.fixture
@@ -405,7 +405,7 @@ def checkpoint(path) -> None:
     query_plan(path, "PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-class HeldClock(HandMovedClock):
+class BlockingClock(HandMovedClock):
     """A clock that blocks a commit while it is held, because the writer reads the clock when it stores events."""
 
     def __init__(self) -> None:
@@ -420,7 +420,7 @@ class HeldClock(HandMovedClock):
 
 
 @contextmanager
-def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -> Iterator[list[Future[object]]]:
+def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: BlockingClock) -> Iterator[list[Future[object]]]:
     """Keep the writer in the commit of a first append, so later appends wait behind it."""
     clock.free.clear()
     clock.query_plan.clear()

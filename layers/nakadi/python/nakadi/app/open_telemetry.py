@@ -59,7 +59,10 @@ _find_sampled_parents = re.compile(
 
 
 def open_tracer(exporter: str, percent: int) -> OpenTelemetryTracer:
-    """A tracer that sends spans in batches by OTLP over HTTP, as the variables `OTEL_…` say. Raises `BadSetting`."""
+    """A tracer that sends spans in batches with OTLP over HTTP, as configured by the variables `OTEL_…`.
+
+    Raises `BadSetting`.
+    """
     require_otlp("NAKADI_TRACES", exporter)
     if not 0 <= percent <= 100:
         raise BadSetting(f"NAKADI_TRACES_PERCENT is {percent}, but must be from 0 to 100")

@@ -139,7 +139,7 @@ class ArchiveWorker:
         pause = WorkPacer(self._closing)
         evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
         with suppress(EvacuationBusy):
-            evacuation.move_out_all(datetime.now(UTC), pause)
+            evacuation.vacate_partly_dead_objects(datetime.now(UTC), pause)
 
     def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
         """Merge many small segments into few larger ones, which take less time to read."""

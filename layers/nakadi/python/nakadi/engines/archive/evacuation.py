@@ -92,7 +92,7 @@ class Evacuation(Struct, frozen=True):
         finally:
             self.index.release_claim(CLAIM, owner)
 
-    def move_out_all(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
+    def vacate_partly_dead_objects(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
         """Move the living members out of every object that is partly dead. What cannot be moved now is left for the
         next time.
 
@@ -107,7 +107,7 @@ class Evacuation(Struct, frozen=True):
                 found = partly_dead[key]
                 try:
                     if self.is_settled(found.stored, now):
-                        self.move_out(key, members)
+                        self.vacate_object(key, members)
                         moved, freed = moved + 1, freed + found.stored.size - found.live_bytes
                 except PartitionBusy:
                     pass
@@ -178,7 +178,7 @@ class Evacuation(Struct, frozen=True):
                 found[member.segment.location.key].append(member)
         return found
 
-    def move_out(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
+    def vacate_object(self, key: str, members: Sequence[LiveMember], patience_seconds: float = 0.0) -> None:
         """Move the living members of an object to a new one. Call this only while `claimed` is held.
 
         Raises `PartitionBusy` if another process keeps rewriting one of the partitions beyond this call's patience;

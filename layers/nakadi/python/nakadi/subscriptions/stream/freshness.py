@@ -44,7 +44,9 @@ class FreshnessRecorder:
         self._followed: dict[str, _FollowedSubscription] = {}
 
     def follow(self, subscription: Subscription) -> Callable[[], None]:
-        """Follow the objective of a subscription until its stream ends and calls the returned function."""
+        """Follow the objective of a subscription for one of its streams, which calls the returned function when it
+        ends.
+        """
         with self._lock:
             followed = self._followed.setdefault(subscription.id, _FollowedSubscription(subscription.objective))
             followed.streams += 1
