@@ -115,7 +115,7 @@ def metered_aws() -> Iterator[tuple[EmulatedAws, UnitMeter]]:
     with aws() as world:
         answer = world.answer
         world.answer = lambda request, effect: meter.count_units(request, answer(request, effect))  # type: ignore[method-assign]
-        world.made_tables("bench")
+        world.create_tables("bench")
         yield world, meter
 
 

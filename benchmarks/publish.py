@@ -429,7 +429,7 @@ def measure_followed(seconds: float) -> Figures:
 
 
 def warm_up(*servers: RunningServer) -> None:
-    """Send requests until the brokers have filled their caches."""
+    """Send requests for half a second per event type, so that the brokers fill their caches."""
     for server in servers:
         for name in PARTITIONS:
             asyncio.run(publish_load(server.port, Load(1, [a_request(name, 1, 0)], 0.5)))

@@ -127,8 +127,9 @@ class Observability(Construct):
 
     @property
     def _index_lag(self) -> cloudwatch.Metric:
-        """The metric of the index's lag. Housekeeping measures the lag of streams; the indexer measures the lag of
-        topics."""
+        """The metric of the index's lag. With Kinesis, housekeeping measures this lag; with Kafka, the log indexer
+        does.
+        """
         reporter = "log_indexer" if self._data.cluster else "housekeeping"
         return self._function_metric("IndexLag", reporter, HOUSEKEEPING_PERIOD, statistic="Maximum")
 

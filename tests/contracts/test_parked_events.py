@@ -1,4 +1,4 @@
-"""The promises of every coordination for parked events (the port `Coordination`)."""
+"""What every implementation of the port `Coordination` promises about parked events."""
 
 import threading
 

@@ -111,7 +111,7 @@ def test_the_log_is_sent_without_secrets(receiver):
 
 
 def test_a_receiver_that_is_away_disturbs_nothing(monkeypatch):
-    """If the receiver is away, the broker still answers, and ends soon."""
+    """If the receiver cannot be reached, the broker still answers requests, and shuts down without delay."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     with (
         ServedBroker(metrics="otlp", logs="otlp") as broker,

@@ -38,7 +38,7 @@ def issuer(tmp_path, environment):
 @pytest.fixture
 def broker(environment):  # noqa: ARG001  # the functions find it there
     with aws() as opened:
-        opened.made_tables("live")
+        opened.create_tables("live")
         yield opened
 
 

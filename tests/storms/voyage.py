@@ -294,7 +294,7 @@ def start_storm(seed: int) -> Iterator[StormSimulation]:
         random.seed(seed)
         weather = AwsFaults(random.Random(seed), clock)
         with weather.inject_into(world):
-            world.made_tables("sea")
+            world.create_tables("sea")
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
             client = RefusingClient(opening.new_kinesis_client({"region": REGION}), weather)

@@ -48,7 +48,7 @@ class EmulatedAws:
         """Whether a later call of the operation will meet a fault."""
         return bool(self._faults.get(operation))
 
-    def made_tables(self, prefix: str) -> None:
+    def create_tables(self, prefix: str) -> None:
         for table in TABLES:
             _tables_client().create_table(**table.create_request(prefix))
 
@@ -65,7 +65,7 @@ class EmulatedAws:
 def aws_with_tables() -> Iterator[EmulatedAws]:
     """An emulated AWS with the tables of a deployment that is called `test`."""
     with aws() as world:
-        world.made_tables("test")
+        world.create_tables("test")
         yield world
 
 

@@ -122,7 +122,7 @@ def prepare_engine(url: str, folder: Path) -> Iterator[str]:
     from tests.support.aws import aws  # noqa: PLC0415  # it takes seconds to load
 
     with aws() as world:
-        world.made_tables("contract")
+        world.create_tables("contract")
         yield url
 
 

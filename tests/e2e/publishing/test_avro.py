@@ -262,8 +262,8 @@ def test_a_partition_can_be_wanted(api):
 
 
 def test_events_in_avro_are_deleted_by_their_keys(api):
-    """Deletion fails for a payload, for an event without a key, and for an event type that is not compacted. (P147,
-    P150)
+    """Deletion fails for an event with a payload, for an event without a key, and for an event type that is not
+    compacted. (P147, P150)
     """
     name = create(api, cleanup_policy="compact")
     publish(api, name, an_envelope(name, PAYLOAD, partition_compaction_key="k")).raise_for_status()

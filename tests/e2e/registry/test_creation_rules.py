@@ -216,7 +216,7 @@ def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
 
 
 def test_every_owning_application_is_one(api, switch_on):
-    """If the feature that checks owning applications is on, any name is still accepted. (R101)"""
+    """Even if the feature that checks owning applications is on, any name is accepted. (R101)"""
     switch_on("validate_event_type_owning_application")
 
     assert create_event_type(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

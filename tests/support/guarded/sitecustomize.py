@@ -1,4 +1,5 @@
-"""Every Python process with this folder on its path imports this module when it starts, which guards its event loop.
+"""Every Python process with this folder on its path imports this module when it starts. The module guards the event
+loop of the process.
 
 Calls that would block the loop raise there, and are noted in the file that `LOOP_GUARD_REPORT` names.
 `LOOP_GUARD_FORGETS` names a module whose check of whether it may block is switched off.

@@ -74,7 +74,7 @@ class BrokersOnAws:
 @pytest.fixture
 def brokers(monkeypatch):
     with aws() as service, use_fast_clients():
-        service.made_tables("test")
+        service.create_tables("test")
         yield BrokersOnAws(service, create_stream(session().create_client("kinesis", REGION), shards=1), monkeypatch)
 
 

@@ -82,7 +82,7 @@ def test_violations_are_reported_line_by_line():
     }
 
 
-def test_some_violations_are_a_list():
+def test_malformed_fields_are_answered_with_a_list_of_violations():
     """Two operations answer violations with 400 and a sorted list. (R22)"""
     response = problem.problem_of_error(
         outcomes.MalformedFields((Violation("type", "must not be null"), Violation("schema", "x")))

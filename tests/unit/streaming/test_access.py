@@ -65,7 +65,7 @@ def test_a_stream_does_not_return_to_an_older_cached_event_type(setup):
     assert setup.verdict(newer) is None
 
 
-def test_a_deleted_event_type_is_missed(setup):
+def test_streams_of_a_deleted_event_type_are_refused(setup):
     """Streams over a deleted event type are refused. (L61)"""
     setup.elsewhere.remove(setup.known)
     found = setup.verdict()

@@ -140,7 +140,7 @@ def setup():
 @pytest.fixture
 def service():
     with aws() as opened:
-        opened.made_tables("test")
+        opened.create_tables("test")
         yield opened
 
 

@@ -103,7 +103,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_parking(self, aws, coordination, fault):
-        """Despite passing faults, events are parked once, and the cursor is moved once."""
+        """Despite transient faults, events are parked once, and the cursor is moved once."""
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
         assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED

@@ -1,4 +1,4 @@
-"""What operators learn of commits that are slow, or succeed again."""
+"""What operators learn about commits that are slow, or that succeed again after failures."""
 
 import logging
 from contextlib import closing

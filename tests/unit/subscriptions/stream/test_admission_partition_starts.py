@@ -98,7 +98,7 @@ def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(setup):
         setup.starts.find(a_place(), BEGIN, setup.order)
 
 
-def test_a_deleted_event_type_is_missed(setup):
+def test_streams_of_a_deleted_event_type_are_refused(setup):
     """For a deleted event type, there are no start positions."""
     setup.event_types.remove(setup.order)
     with pytest.raises(NotFound):

@@ -168,7 +168,7 @@ def _span_context(parent: Mapping[str, str]) -> SpanContext:
 
 
 def _sampled_contexts(events: Iterable[bytes]) -> Iterator[SpanContext]:
-    """The sampled traces that events name, each once."""
+    """The contexts of the sampled spans that events name, each span once."""
     seen: set[bytes] = set()
     for event in events:
         # Few events have a trace context, and searching for this text takes a fraction of the time of matching a

@@ -1,9 +1,9 @@
 """The courier of one sink: holds the stream of its subscription, and calls the sink.
 
-It is the client of the stream, in the same process: batches come as lines that are never written, and commits go to the
-coordination. `DeliverySession` decides what to send, and when. The courier carries that out on one event loop, which
-does everything except opening streams and writing to stores. So nothing here needs a lock: the store's callbacks run in
-its own threads, but only schedule work on the loop.
+It is the client of the stream, in the same process: batches arrive as `SessionLine` objects, which are never encoded,
+and commits go to the coordination. `DeliverySession` decides what to send, and when. The courier carries that out on
+one event loop, which does everything except opening streams and writing to stores. So nothing here needs a lock: the
+store's callbacks run in its own threads, but only schedule work on the loop.
 """
 
 from __future__ import annotations

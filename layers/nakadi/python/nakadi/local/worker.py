@@ -101,7 +101,9 @@ class HandedOverConnections:
         """Do nothing: connections that were handed over stay in this process."""
 
     def announce_leaving(self) -> None:
-        """Announce the end to the supervisor. Connections that it hands over before it knows are still served."""
+        """Announce the end to the supervisor. The worker still serves connections that the supervisor hands over before
+        it has received the announcement.
+        """
         self._send_to_supervisor(WORKER_LEAVING)
 
     async def beat_regularly(self) -> None:

@@ -146,9 +146,9 @@ class RecordWriter:
         return failures | dict(written.result())
 
     def can_write_without_asking(self, topic: str, partitions: Collection[int]) -> bool:
-        """Whether records can be written without a prior request to the cluster. A topic that is dropped from the cache
-        after this check is still written: its times continue from the clock, and the cluster refuses records for a
-        deleted topic.
+        """Whether records can be written without a prior request to the cluster. If a topic is dropped from the cache
+        after this check, its records are still written: their timestamps are taken from the clock, and the cluster
+        refuses records for a deleted topic.
         """
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 

@@ -1,5 +1,5 @@
-"""Rehearsals of schemas. They run in the process that received the request, so they have their own area: functions are
-suspended between requests.
+"""Rehearsals of schemas. A rehearsal runs in the process that received the request. A Lambda function is suspended
+between requests, so these routes form a separate area, which functions do not serve.
 """
 
 from __future__ import annotations
