@@ -32,41 +32,36 @@ def wait_for_killed_attempts(spark: SparkSession) -> None:
         time.sleep(0.02)
 
 
-def remove_lost_files(java: Any, snapshot: Any, before: int) -> int:
+def remove_files_of_other_attempts(java: Any, snapshot: Any, before: int) -> None:
     """Remove the files of attempts that do not count, for the writes of the snapshots from `snapshot` back to its
-    ancestor `before`. Returns the number of removed files.
+    ancestor `before`.
     """
     counted = {_name(path): path.rpartition("/")[0] for path in _added_files(java, snapshot, before)}
-    writes = {found["write"] for name in counted if (found := FILE_NAME.fullmatch(name))}
-    if not writes:
-        return 0
-    lost = [
-        path
-        for folder in sorted(set(counted.values()))
-        for path in _list_folder(java, folder)
-        if _name(path) not in counted
-        and (found := FILE_NAME.fullmatch(_name(path))) is not None
-        and found["write"] in writes
-    ]
-    for path in lost:
-        java.io().deleteFile(path)
-    return len(lost)
+    writes = {_write_of(name) for name in counted} - {None}
+    for folder in sorted(set(counted.values())) if writes else ():
+        for path in list(_locations(java.io().listPrefix(f"{folder}/"))):
+            if _name(path) not in counted and _write_of(_name(path)) in writes:
+                java.io().deleteFile(path)
 
 
 def _added_files(java: Any, snapshot: Any, before: int) -> Iterator[str]:
     while snapshot is not None and snapshot.snapshotId() != before:
-        each = snapshot.addedDataFiles(java.io()).iterator()
-        while each.hasNext():
-            yield str(each.next().location())
+        yield from _locations(snapshot.addedDataFiles(java.io()))
         parent = snapshot.parentId()
         snapshot = None if parent is None else java.snapshot(parent)
 
 
-def _list_folder(java: Any, folder: str) -> Iterator[str]:
-    each = java.io().listPrefix(f"{folder}/").iterator()
+def _locations(files: Any) -> Iterator[str]:
+    each = files.iterator()
     while each.hasNext():
         yield str(each.next().location())
 
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def _write_of(name: str) -> str | None:
+    """The write that made a file; None for files that Spark did not write."""
+    found = FILE_NAME.fullmatch(name)
+    return found and found["write"]

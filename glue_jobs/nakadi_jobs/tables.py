@@ -410,7 +410,7 @@ class Table(msgspec.Struct, frozen=True):
             return
         attempts.wait_for_killed_attempts(self.spark)
         java = self._java()
-        attempts.remove_lost_files(java, java.snapshot(change.branch), change.base)
+        attempts.remove_files_of_other_attempts(java, java.snapshot(change.branch), change.base)
 
     def _is_in_table_bucket(self) -> bool:
         """Whether the table's files are in S3 Tables, where nobody can list them, and S3 itself removes lost files."""
