@@ -262,16 +262,22 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
         assert not after.fires("NakadiCannotStoreEvents")
 
 
-def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, start_alert_watch):
-    """Reads of archived events wait until the file system is mounted. The alert for failed reads fires until then, and
-    no alert asks for a backup. (L80a)
-    """
+def publish_until_archived(api, breakable_broker):
+    """Publish to a new event type until some of its events are archived. Return its name and its topic."""
     name = create_event_type(api)["name"]
     for _ in range(20):
         publish(api, name, 1)
     topic = breakable_broker.broker.services.event_types.get(name).timeline.topic
     log = breakable_broker.broker.log
     until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
+    return name, topic
+
+
+def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, start_alert_watch):
+    """Reads of archived events wait until the file system is mounted. The alert for failed reads fires until then, and
+    no alert asks for a backup. (L80a)
+    """
+    name, topic = publish_until_archived(api, breakable_broker)
     before = start_alert_watch()
     aside = breakable_broker.archive.with_name("unmounted")
     breakable_broker.archive.rename(aside)
@@ -285,7 +291,7 @@ def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, st
     finally:
         breakable_broker.archive.rmdir()
         aside.rename(breakable_broker.archive)
-    assert log.read(topic, 0, 0).events
+    assert breakable_broker.broker.log.read(topic, 0, 0).events
     until(lambda: not start_alert_watch().fires("NakadiArchiveCannotBeRead"))
 
 
@@ -294,12 +300,7 @@ def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
     continue. (L79, S341)
     """
     there = set(breakable_broker.archive.rglob("*.gz"))
-    name = create_event_type(api)["name"]
-    for _ in range(20):
-        publish(api, name, 1)
-    topic = breakable_broker.broker.services.event_types.get(name).timeline.topic
-    log = breakable_broker.broker.log
-    until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
+    name, _ = publish_until_archived(api, breakable_broker)
     objects = {each: each.read_bytes() for each in set(breakable_broker.archive.rglob("*.gz")) - there}
     before = start_alert_watch()
     for path, content in objects.items():
