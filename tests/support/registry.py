@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 
 from nakadi.auth.settings_document import SettingsDocument
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.registry import MemoryRegistry
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import DocumentChange
 from tests.support.clock import HandMovedClock
 
@@ -30,3 +32,25 @@ def act_before_next_writes(registry: MemoryRegistry, *actions: Callable[[], obje
         write(*changes)
 
     registry.write = write_later  # type: ignore[method-assign]
+
+
+class WriteFate(Enum):
+    """What happens to a write of a registry whose answers may get lost."""
+
+    ANSWERED = auto()
+    NOT_WRITTEN = auto()
+    WRITTEN_WITHOUT_ANSWER = auto()
+
+
+def let_next_writes_fail(registry: MemoryRegistry, *fates: WriteFate) -> None:
+    """Let the registry's next writes have these fates: a writer without an answer gets `Unavailable`."""
+    write, waiting = registry.write, list(fates)
+
+    def write_or_fail(*changes: DocumentChange) -> None:
+        fate = waiting.pop(0) if waiting else WriteFate.ANSWERED
+        if fate is not WriteFate.NOT_WRITTEN:
+            write(*changes)
+        if fate is not WriteFate.ANSWERED:
+            raise Unavailable("The registry does not answer.")
+
+    registry.write = write_or_fail  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
+from tests.support.registry import WriteFate, let_next_writes_fail
 
 
 class SharedLog(MemoryLog):
@@ -214,3 +215,34 @@ def test_another_switch_is_a_conflict(broker, name):
 
     with pytest.raises(Conflict, match=f"Timeline is already being created for: {name}"):
         adopt(broker, name, open_timeline())
+
+
+@pytest.mark.parametrize("fate", [WriteFate.NOT_WRITTEN, WriteFate.WRITTEN_WITHOUT_ANSWER])
+def test_an_adoption_whose_topic_is_sealed_is_completed_by_its_own_request(broker, name, fate):
+    """If the registry does not answer once the event type accepts no more events, the request tries again, until the
+    adopted timelines are stored. (R281)
+    """
+    let_next_writes_fail(broker.registry, WriteFate.ANSWERED, fate)
+    adoption = broker.registration.topic_adoption
+    patient = replace(adoption, timelines=replace(adoption.timelines, sleep=broker.clock.move))
+
+    patient.adopt(name, "default", [an_old(), open_timeline()], UNAUTHENTICATED)
+
+    assert [each.topic for each in broker.event_types.get(name).timelines] == ["first", "second"]
+    assert broker.event_types.get(name).switching_to is None
+
+
+def test_an_adoption_is_done_although_old_topics_are_not_deleted_yet(broker, name):
+    """Once the timelines are stored, a failed removal of the replaced topic does not make the request fail:
+    housekeeping removes it. (R281)
+    """
+    own = broker.event_types.get(name).timeline.topic
+    let_next_writes_fail(broker.registry, WriteFate.ANSWERED, WriteFate.ANSWERED, WriteFate.NOT_WRITTEN)
+
+    adopt(broker, name, an_old(), open_timeline())
+
+    assert broker.registry.list("leftovers")
+    broker.housekeeping.run()
+    assert not broker.registry.list("leftovers")
+    with pytest.raises(UnknownTopic):
+        broker.logs.for_storage("default").bounds(own, [0])

@@ -9,7 +9,7 @@ from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.clock import HandMovedClock
-from tests.support.registry import act_before_next_writes
+from tests.support.registry import WriteFate, act_before_next_writes, let_next_writes_fail
 
 KAFKA = Storage(id="k", type=StorageType.KAFKA, configuration={"bootstrap_servers": "k:9092"})
 
@@ -102,6 +102,38 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
     storages.remove("k", lambda _: False)
 
     assert storages.find("k") is None
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        [WriteFate.WRITTEN_WITHOUT_ANSWER],
+        [WriteFate.ANSWERED, WriteFate.NOT_WRITTEN],
+    ],
+)
+def test_a_removal_that_fails_leaves_the_storage_usable(storages, registry, fates):
+    """If the registry fails during a removal, timelines can still begin in the storage. (R238)"""
+    storages.add(KAFKA)
+    let_next_writes_fail(registry, *fates)
+
+    with pytest.raises(Unavailable):
+        storages.remove("k", lambda _: False)
+
+    assert storages.find("k") == KAFKA
+    assert storages.write_conditions_on("k")
+
+
+def test_a_removal_that_cannot_look_for_timelines_leaves_the_storage_usable(storages):
+    """If event types cannot be read, the storage is not removed, and timelines can still begin in it. (R238)"""
+    storages.add(KAFKA)
+
+    def fail(_):
+        raise Unavailable("The registry does not answer.")
+
+    with pytest.raises(Unavailable):
+        storages.remove("k", fail)
+
+    assert storages.write_conditions_on("k")
 
 
 def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):

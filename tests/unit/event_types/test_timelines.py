@@ -16,11 +16,12 @@ from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType, Storage, StorageType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
-from nakadi.ports.event_log import SealedTopic
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.registry import act_before_next_writes
+from tests.support.registry import WriteFate, act_before_next_writes, let_next_writes_fail
+from tests.support.storages import recorded_topics
 
 
 @pytest.fixture
@@ -185,6 +186,63 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
     assert [each.order for each in broker.event_types.get(name).timelines] == [1, 2]
+
+
+@pytest.mark.parametrize("fate", [WriteFate.NOT_WRITTEN, WriteFate.WRITTEN_WITHOUT_ANSWER])
+def test_a_switch_whose_topic_is_sealed_is_completed_by_its_own_request(broker, event_type, clock, fate):
+    """If the registry does not answer once the old topic accepts no more events, the request tries again: publishers
+    do not wait for housekeeping. (R242)
+    """
+    let_next_writes_fail(broker.registry, WriteFate.ANSWERED, *[fate] * 3)
+
+    replace_sleep(broker.timelines, clock).move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
+
+    found = broker.event_types.get(event_type.name)
+    assert [each.order for each in found.timelines] == [1, 2]
+    assert found.switching_to is None
+
+
+def test_a_switch_is_given_up_while_the_registry_does_not_answer(broker, event_type, clock):
+    """A request tries only a few times to complete its switch, and then ends with 503; housekeeping completes the
+    switch. (R242)
+    """
+    let_next_writes_fail(broker.registry, WriteFate.ANSWERED, *[WriteFate.NOT_WRITTEN] * 100)
+
+    began = clock.monotonic()
+    with pytest.raises(Unavailable):
+        replace_sleep(broker.timelines, clock).move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
+
+    assert 1 < clock.monotonic() - began < 10
+    assert broker.event_types.get(event_type.name).switching_to is not None
+
+
+def test_an_announcement_without_an_answer_is_continued(broker, event_type):
+    """If the registry stores the announcement of a switch, but its answer gets lost, the request completes the switch.
+    (R242)
+    """
+    let_next_writes_fail(broker.registry, WriteFate.WRITTEN_WITHOUT_ANSWER)
+
+    broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
+
+    assert [each.order for each in broker.event_types.get(event_type.name).timelines] == [1, 2]
+
+
+def test_an_announcement_that_was_not_stored_leaves_no_topic(broker, event_type):
+    """If the registry does not store the announcement of a switch, the topic of the new timeline is deleted. (R242)"""
+    let_next_writes_fail(broker.registry, WriteFate.NOT_WRITTEN)
+
+    with recorded_topics(broker.logs.for_storage("default")) as topics, pytest.raises(Unavailable):
+        broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
+
+    [topic] = topics
+    with pytest.raises(UnknownTopic):
+        broker.logs.for_storage("default").bounds(topic, [0])
+    assert broker.event_types.get(event_type.name).switching_to is None
+
+
+def replace_sleep(timelines, clock):
+    """These timelines, with pauses that only move the clock."""
+    return replace(timelines, sleep=clock.move)
 
 
 def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):

@@ -67,8 +67,9 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
         announce = partial(self.timelines.announce_switch, name, event_type.timeline.storage_id)
         announced = self.event_types.retry_if_changed(announce)
-        self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, storage_conditions))
-        self.deleted_event_type_cleanup.clean_up(str(announced.switching_to and announced.switching_to.id))
+        replace_timelines = partial(self._replace_timelines, announced, adopted, storage_conditions)
+        self.timelines.retry_while_stores_fail(lambda: self.event_types.retry_if_changed(replace_timelines))
+        self.deleted_event_type_cleanup.try_to_clean_up(str(announced.switching_to and announced.switching_to.id), name)
 
     def _replace_timelines(
         self, announced: EventType, adopted: tuple[Timeline, ...], storage_conditions: Sequence[DocumentChange]
@@ -79,6 +80,8 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         completed like any other, so that the event type accepts events again, and the adoption is refused.
         """
         event_type = self.event_types.get(announced.name)
+        if event_type.timelines == adopted:
+            return  # an earlier attempt has stored this, but its answer got lost
         following = event_type.switching_to
         if following is None or announced.switching_to is None or following.id != announced.switching_to.id:
             raise Conflict(f"The timelines of {announced.name} were changed by others, please repeat request")

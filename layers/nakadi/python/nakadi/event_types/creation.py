@@ -139,7 +139,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
     def _create_topic_and_register(self, event_type: EventType) -> EventType:
         """Create the topic first and register the event type afterwards, so that every registered event type has a
-        topic.
+        topic. A topic that may belong to a registered event type is never deleted.
 
         Raises `ChangedMeanwhile` if the storage was changed after it was chosen.
         """
@@ -148,9 +148,15 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
             self.event_types.add(event_type, *self._write_conditions_on_storage(timeline.storage_id))
-        except (Outcome, Fault, ChangedMeanwhile):
+        except (Outcome, ChangedMeanwhile):
             event_log.delete_topic(timeline.topic)
             raise
+        except Fault:
+            # Perhaps only the answer got lost. If the event type cannot be read either, the topic stays.
+            found = self.event_types.find(event_type.name)
+            if found is None or found.id != event_type.id:
+                event_log.delete_topic(timeline.topic)
+                raise
         return event_type
 
     def _write_conditions_on_storage(self, storage_id: str) -> tuple[DocumentChange, ...]:

@@ -71,6 +71,13 @@ class DeletedEventTypeCleanup(Struct, frozen=True):
         for note in self.registry.list(CLEANUP_NOTES_KIND):
             run_and_log_failure("removal of leftovers", f"the event type {note.key}", partial(self.clean_up, note.key))
 
+    def try_to_clean_up(self, key: str, event_type: str) -> None:
+        """Remove what a note names, for a request that is done without this. Housekeeping completes failed removals."""
+        try:
+            self.clean_up(key)
+        except Fault:
+            log.warning("Removal of events of %s failed, housekeeping will retry", event_type, exc_info=True)
+
     def clean_up(self, event_type_id: str) -> None:
         note = self.registry.get(CLEANUP_NOTES_KIND, event_type_id)
         if note is None:
@@ -93,9 +100,9 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         """Delete an event type and its events. When this returns, the name can be used again."""
         self._require_enabled(subject)
         self.features.require_writes_allowed()
-        self._try_to_remove_events_and_schemas(
-            self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject))
-        )
+        event_type = self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject))
+        self.dependents().clear_deleted_subscriptions()
+        self.deleted_event_type_cleanup.try_to_clean_up(event_type.id, name)
 
     def _require_enabled(self, subject: Subject) -> None:
         # While authentication is off, every subject counts as an administrator, so the feature then applies to
@@ -115,18 +122,4 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         if event_type.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise permission_denied_error(
                 Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization."
-            )
-
-    def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
-        """Remove events and schema versions. Housekeeping completes failed removals, since the event type is already
-        deleted.
-        """
-        self.dependents().clear_deleted_subscriptions()
-        try:
-            self.deleted_event_type_cleanup.clean_up(event_type.id)
-        except Fault:
-            log.warning(
-                "Removal of events of deleted event type %s failed, housekeeping will retry",
-                event_type.name,
-                exc_info=True,
             )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from nakadi.auth.features import Features
 from nakadi.auth.settings_document import SettingsDocument
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
-from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
+from nakadi.model.outcomes import Conflict, Fault, Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, CheckRevision, Document, PutDocument, Registry
 
@@ -109,6 +110,9 @@ class Storages:
                 return self._remove(storage_id, is_used)
             except ChangedMeanwhile:
                 continue
+            except Fault:
+                self._try_to_reopen(storage_id)
+                raise
         raise TryLater(f"Storage with id {storage_id} is being changed by others, please repeat request")
 
     def _remove(self, storage_id: str, is_used: IsStorageUsed) -> None:
@@ -140,6 +144,20 @@ class Storages:
                 STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected_revision=closed
             )
         )
+
+    def _try_to_reopen(self, storage_id: str) -> None:
+        """Let timelines begin in a storage again whose removal failed. If this fails too, the next removal does it."""
+        with suppress(Fault, ChangedMeanwhile):
+            document = self._find_document(storage_id)
+            if document is not None:
+                self._registry.write(
+                    PutDocument(
+                        STORAGES_KIND,
+                        storage_id,
+                        {**document.body, "closed": False},
+                        expected_revision=document.revision,
+                    )
+                )
 
     def write_conditions_on(self, storage_id: str) -> tuple[CheckRevision, ...]:
         """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""

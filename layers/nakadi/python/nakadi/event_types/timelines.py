@@ -3,12 +3,15 @@
 The new topic is created first, so that an unreachable storage stops a switch before it begins. The switch itself has
 two writes. The first announces the new timeline, so that no other switch can begin. Then the old topic is sealed:
 publishers find it closed, and read the event type again until the second write has put the new timeline in use. Each
-step can be repeated; a switch that was interrupted is finished by the next one or by housekeeping.
+step can be repeated. If a store fails meanwhile, the request tries again for a few seconds, because publishers wait; a
+switch that was interrupted for longer is finished by the next one or by housekeeping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -24,16 +27,22 @@ from nakadi.event_types.timeline_states import TimelineFact, timeline_after
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.events import TopicContinuation
-from nakadi.model.outcomes import Conflict, Invalid, NotFound
+from nakadi.model.outcomes import Conflict, Fault, Invalid, NotFound, TryLater
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLogs
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 
+log = logging.getLogger(__name__)
+
 # A switch takes less than a second: one that has taken this long was interrupted. A switch that began in the future,
 # before a clock was set back, also counts as interrupted. A process that is still working on such a switch finds that
 # it is finished, and does no harm.
 SWITCH_ABANDONED_AFTER = timedelta(seconds=30)
+
+COMPLETION_PAUSES_SECONDS = (0.1, 0.4, 1.5, 4.0)
+"""The pauses between the attempts of a request to complete what it began, while a store fails. Together, they are
+shorter than publishers wait."""
 
 
 class Timelines(Struct, frozen=True, kw_only=True):
@@ -44,6 +53,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     deduplication: DeduplicatingLogs
     clock: Clock
+    sleep: Callable[[float], None] = time.sleep
 
     def timelines_of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
         """All timelines, by order. Only administrators get to know whether the event type exists."""
@@ -54,9 +64,8 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def move_to_new_timeline(self, name: str, storage_id: str | None, subject: Subject) -> None:
         """Move an event type to a new timeline in a storage. Returns when the new timeline is in use."""
         self.require_may_switch(name, subject)
-        self.complete_switch(
-            self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id))
-        )
+        announced = self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id))
+        self.retry_while_stores_fail(lambda: self.complete_switch(announced))
 
     def require_may_switch(self, name: str, subject: Subject) -> None:
         """Raise unless the subject may begin timelines of this event type, and the registry accepts changes."""
@@ -106,6 +115,13 @@ class Timelines(Struct, frozen=True, kw_only=True):
         except ChangedMeanwhile:
             new_log.delete_topic(following.topic)
             raise
+        except Fault:
+            # Perhaps only the answer got lost. If the event type cannot be read either, the topic stays.
+            found = self.event_types.find(name)
+            if found is not None and found.switching_to == following:
+                return found
+            new_log.delete_topic(following.topic)
+            raise
 
     def write_conditions_on_storage(self, storage_id: str | None) -> tuple[DocumentChange, ...]:
         try:
@@ -118,6 +134,16 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def complete_switch(self, announced: EventType) -> None:
         """Finish a switch, even while other processes change the event type or finish the same switch."""
         self.event_types.retry_if_changed(lambda: self._try_to_complete_switch(announced))
+
+    def retry_while_stores_fail(self, step: Callable[[], None]) -> None:
+        """Take a step without which the event type accepts no events. A few attempts are made."""
+        for pause in COMPLETION_PAUSES_SECONDS:
+            try:
+                return step()
+            except (Fault, TryLater) as error:
+                log.warning("A change of timelines failed and is tried again: %r", error)
+                self.sleep(pause)
+        return step()
 
     def _try_to_complete_switch(self, announced: EventType) -> None:
         assert announced.switching_to is not None
