@@ -3,10 +3,12 @@
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE, LOG_INDEX_TABLE
 from nakadi.local.backups.store import BackupFailed
 from nakadi.local.stage_backups import stage as stage_module
+from nakadi.local.stage_backups.place import FORMAT
 from nakadi.local.stage_backups.restoring import MARK_KIND
 from nakadi.local.stage_backups.taking import MAX_COPIES, find_damage
 from tests.support.stages import NAME
@@ -197,3 +199,13 @@ def test_an_interrupted_restoration_is_finished_by_the_next(live, writes):
     assert live.second.table_location("order_placed").startswith(f"s3://{live.second.tables_bucket}/")
     with closing(live.second.open()) as second:
         assert MARK_KIND not in {item["kind"]["S"] for item in second.scan(DOCUMENTS_TABLE)}
+
+
+@pytest.mark.parametrize("other_format", [1, FORMAT + 1])
+def test_a_backup_in_another_format_is_refused(live, other_format):
+    """A backup in a format that this version does not write is refused, rather than restored in part. (B20)"""
+    manifest = replace(live.back_up(), format=other_format)
+    live.place.add_manifest(manifest)
+
+    with pytest.raises(BackupFailed, match=f"has format {other_format}, but this version reads {FORMAT}"):
+        live.place.read_manifest(manifest.id)

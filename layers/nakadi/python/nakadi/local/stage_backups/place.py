@@ -33,7 +33,7 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 
 FORMAT = 2
-"""Format 1 has no Iceberg tables."""
+"""No released version wrote format 1, which had no Iceberg tables."""
 
 PIECE_BYTES = 4 << 20
 BYTES_PER_READ = 16 << 20
@@ -154,8 +154,8 @@ class BackupPlace:
         if checksum.decode(errors="replace") != _checksum(text):
             raise BackupFailed(f"The list of the backup {backup_id} is damaged.")
         found = msgspec.json.decode(text)
-        if not 1 <= found.get("format", 0) <= FORMAT:
-            raise BackupFailed(f"The backup {backup_id} was made by a newer version of this program.")
+        if (its_format := found.get("format")) != FORMAT:
+            raise BackupFailed(f"The backup {backup_id} has format {its_format}, but this version reads {FORMAT}.")
         return _manifests.from_builtins(found)
 
     def add_manifest(self, manifest: StageManifest) -> None:
