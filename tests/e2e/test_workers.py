@@ -24,7 +24,7 @@ from tests.support.metrics import sample_value, scrape
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import is_listening
 from tests.support.subscriptions import create_subscription
-from tests.support.workers import program_with_silence_limits, start_broker
+from tests.support.workers import program_whose_second_start_hangs, program_with_silence_limits, start_broker
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -445,3 +445,17 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(tmp_path):
         assert re.search(rf"Worker 1 \(pid {hanging}\) has not answered for \d+ s, and gets no new connections", said)
         assert re.search(rf"Worker 1 \(pid {hanging}\) has not answered for \d+ s and is being killed", said)
         assert "Worker 1 ended with -9 and is being restarted" in said
+
+
+def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path):
+    """A worker that does not begin to serve in time is killed, and another is started in its place."""
+    with start_broker(tmp_path, processes=2, program=program_whose_second_start_hangs()) as program:
+        [first] = program.workers
+        os.kill(first, signal.SIGKILL)
+        with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+            until(lambda: sample_value(scrape(api), "nakadi_worker_restarts_total") >= 2)
+        until(lambda: program.workers not in ([], [first]))
+        code, said = program.end()
+    assert code == 0, said
+    [hanging] = re.findall(r"Worker 1 \(pid (\d+)\) has not begun to serve within \d+ s and is being killed", said)
+    assert int(hanging) != first

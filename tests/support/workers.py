@@ -75,6 +75,34 @@ exit_process(program.main(signals=signals))
     return ("-c", code)
 
 
+def program_whose_second_start_hangs() -> tuple[str, str]:
+    """The command of a broker program whose second start of a worker hangs, and is ended after a second."""
+    code = """
+import asyncio
+from itertools import count
+from nakadi.app.shutdown import SignalHandler, exit_process
+from nakadi.local import program, supervisor
+from nakadi.local.heartbeats import Heartbeat, SilenceLimits
+
+signals = SignalHandler()
+signals.install()
+execute, starts = asyncio.create_subprocess_exec, count(1)
+limits = iter([SilenceLimits(), SilenceLimits(until_serving=1)])
+
+async def execute_or_hang(python, *arguments, **options):
+    hangs = next(starts) == 2
+    return await execute(python, *(("-c", "import time; time.sleep(3600)") if hangs else arguments), **options)
+
+def new_heartbeat(self):
+    return Heartbeat(next(limits, SilenceLimits()), self._clock.monotonic())
+
+asyncio.create_subprocess_exec = execute_or_hang
+supervisor.Supervisor._new_heartbeat = new_heartbeat
+exit_process(program.main(signals=signals))
+"""
+    return ("-c", code)
+
+
 class BrokerProgram:
     """The program with its workers. `process` supervises them, commits for them, and also serves requests."""
 

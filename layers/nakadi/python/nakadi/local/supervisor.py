@@ -196,6 +196,10 @@ class _Worker:
         return self.is_serving and self.heartbeat.pulse is Pulse.ANSWERING
 
     @property
+    def is_silent(self) -> bool:
+        return self.heartbeat.pulse in (Pulse.SILENT, Pulse.ENDED)
+
+    @property
     def could_start(self) -> bool:
         return self.state is not WorkerState.STARTING
 
@@ -232,7 +236,7 @@ class _Worker:
         """
         with contextlib.suppress(OSError):
             self.connections.shutdown(socket.SHUT_WR)
-        if self.heartbeat.pulse is not Pulse.ANSWERING:
+        if self.is_silent:
             self.kill()
         if not self.could_start:
             with contextlib.suppress(ProcessLookupError):
@@ -405,8 +409,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(BEAT_INTERVAL_SECONDS)
             for worker in tuple(self._workers.values()):
-                # A worker reads files before it begins to serve and to beat, which may take long.
-                if worker.could_start and worker.heartbeat.look(self._clock.monotonic()):
+                if worker.heartbeat.look(self._clock.monotonic()):
                     self._handle_silence(worker)
 
     def _handle_silence(self, worker: _Worker) -> None:
@@ -416,12 +419,13 @@ class Supervisor:
         else:
             # `_keep_worker_running` starts another one, as after every end. Connections that the worker has not taken
             # go to other processes only then: if it went on, it would serve them too.
-            log.error("%s has not answered for %.0f s and is being killed", worker, seconds)
+            failing = "has not answered for" if worker.could_start else "has not begun to serve within"
+            log.error("%s %s %.0f s and is being killed", worker, failing, seconds)
             worker.kill()
 
     def _read_silent_seconds(self) -> MetricRows:
         now = self._clock.monotonic()
-        silent = [each for each in tuple(self._workers.values()) if each.heartbeat.pulse is not Pulse.ANSWERING]
+        silent = [each for each in tuple(self._workers.values()) if each.is_silent]
         return {(str(each.process.pid),): each.heartbeat.silent_seconds(now) for each in silent}
 
     def _stop_as_failed(self) -> None:
@@ -500,6 +504,7 @@ class Supervisor:
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
             worker.enter_state_after(WorkerFact.READY)
+            worker.heartbeat.note_serving(self._clock.monotonic())
             if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
