@@ -49,6 +49,15 @@ def test_a_table_of_jobs_says_that_streams_deliver_all_rows(orders):
     assert "nakadi_tombstone" not in rows._jdf.queryExecution().optimizedPlan().toString().partition("Relation")[0]
 
 
+def test_only_the_table_is_read_if_the_log_has_no_more(orders):
+    """Spark reads the table alone if the log has no later events of the wanted time, because rows from two sources take
+    longer. (K1)
+    """
+    for until, is_combined in ((datetime(2020, 1, 1, tzinfo=UTC), False), (None, True)):
+        frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, until=until)
+        assert ("Union" in frame._jdf.queryExecution().optimizedPlan().toString()) == is_combined
+
+
 def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
     """Each event is read once, even if a table has more events than the broker says, because another job has just added
     them. (K1)
