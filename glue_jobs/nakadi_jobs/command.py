@@ -37,7 +37,7 @@ from nakadi_jobs.gathering import Archive
 from nakadi_jobs.leftovers import GATHERED_FOLDER
 from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.run_ledger import RunLedger
-from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
+from nakadi_jobs.session import CATALOGS, BadCatalog, NoSpark, open_spark
 from nakadi_jobs.spans import Spans, open_spans
 
 MAX_FILE_BYTES = 1 << 20
@@ -228,7 +228,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None],
             stack.enter_context(show_progress(workplace.spark, report))
             with workplace.spans.of_run(job) if has_one_trace else nullcontext():
                 work(workplace)
-    except (BadArguments, BadCatalog, BadSetting, BadDataFile, Unavailable) as reason:
+    except (BadArguments, BadCatalog, BadSetting, BadDataFile, NoSpark, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
         return NOT_DONE
     except Exception:  # noqa: BLE001  # the traceback is printed, and the exit code says that the job failed

@@ -10,8 +10,11 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
@@ -33,6 +36,10 @@ class BadCatalog(Exception):
     """Raised for a catalog with a missing or impossible property; the message names it."""
 
 
+class NoSpark(Exception):
+    """Raised if this machine lacks something that Spark needs to read tables; the message names it."""
+
+
 def open_spark(
     name: str,
     tables: str,
@@ -44,18 +51,35 @@ def open_spark(
     """Open Spark with the tables at this place as the catalog `nakadi`. `catalog` is one of `CATALOGS`.
 
     `properties` are Iceberg's: `rest` needs `uri`, and `s3tables` the ARN of a table bucket as `warehouse`.
+    Raises `BadCatalog` and `NoSpark`.
     """
     _ensure_java(os.environ)
     catalog_settings = catalog_settings_for(tables, catalog, properties or {})
     running = SparkSession.getActiveSession()
     if running is not None:
-        return _new_session(running, catalog_settings)
+        return _checked(_new_session(running, catalog_settings))
     settings = {**_common_settings(), **catalog_settings, **_local_settings(master, memory)}
     builder = SparkSession.builder.appName(f"nakadi {name}")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        raise NoSpark("Spark needs Java 17, on the path or in JAVA_HOME.") from error
     spark.sparkContext.setLogLevel("ERROR")
+    return _checked(spark)
+
+
+def _checked(spark: SparkSession) -> SparkSession:
+    """The session, if its Spark has Iceberg. Otherwise, each statement would fail with a trace of Java."""
+    jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Spark's own check
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable(EXTENSIONS):
+        raise NoSpark(
+            f"Spark {spark.version} has no Iceberg. 'nakadi-serverless[jobs]' installs it for Spark 3.5. "
+            "For another Spark, name its jar (iceberg-spark-runtime-…) in spark.jars."
+        )
     return spark
 
 
@@ -140,7 +164,7 @@ def _local_settings(master: str, memory: str) -> Mapping[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_iceberg_jar(),
+        **iceberg_jar(),
     }
 
 
@@ -162,12 +186,15 @@ def _settings_for_one_machine() -> Mapping[str, str]:
     }
 
 
-def _iceberg_jar() -> Mapping[str, str]:
+def iceberg_jar() -> Mapping[str, str]:
+    """The setting that adds Iceberg to Spark, if a package has a jar for this version of Spark."""
     found = importlib.util.find_spec(ICEBERG_PACKAGE)
     if found is None or not found.submodule_search_locations:
         return {}
     folder = Path(found.submodule_search_locations[0]) / "jars"
-    return {"spark.jars": ",".join(map(str, folder.glob("iceberg-spark-runtime-*_2.12-*.jar")))}
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    jars = [*map(str, folder.glob(f"iceberg-spark-runtime-{version}_2.12-*.jar"))]
+    return {"spark.jars": ",".join(jars)} if jars else {}
 
 
 def _ensure_java(environ: os._Environ[str]) -> None:

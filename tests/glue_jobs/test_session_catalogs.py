@@ -4,7 +4,7 @@ import pytest
 
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.leftovers import relative_folder
-from nakadi_jobs.session import BadCatalog, catalog_settings_for, open_spark
+from nakadi_jobs.session import BadCatalog, NoSpark, catalog_settings_for, open_spark
 from tests.support.jobs import order
 from tests.support.rest_catalog import rest_catalog
 
@@ -68,3 +68,12 @@ def test_catalogs_that_lack_something(catalog, properties, reason):
     """A catalog without the necessary properties is refused before Spark connects to it."""
     with pytest.raises(BadCatalog, match=f"^{reason}$"):
         catalog_settings_for("data/tables", catalog, properties)
+
+
+def test_a_spark_without_iceberg(jobs, tables, monkeypatch):
+    """A Spark that lacks Iceberg is refused with the package and the jar that it needs."""
+    jobs.spark()
+    monkeypatch.setattr("nakadi_jobs.session.EXTENSIONS", "org.apache.iceberg.NotThere")
+
+    with pytest.raises(NoSpark, match=r"no Iceberg\. 'nakadi-serverless\[jobs\]' installs it for Spark 3\.5\."):
+        open_spark("look", str(tables), "hadoop")

@@ -38,6 +38,11 @@ def test_what_an_extra_promises_can_be_imported(environment, extra):
     assert install_probes.failed_imports(environment(extra), extra) == []
 
 
+def test_jobs_bring_iceberg(environment):
+    """The extra `jobs` installs Iceberg's jar for its Spark, without which no job can open its tables."""
+    assert install_probes.jars_of_jobs(environment("jobs")).startswith("iceberg-spark-runtime-3.5_2.12-")
+
+
 def test_the_plain_install_is_a_broker(environment):
     """`Broker()` accepts an event without any extra."""
     assert install_probes.newest_offset(environment(PLAIN)) == "0"

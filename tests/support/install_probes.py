@@ -48,6 +48,13 @@ with Broker() as broker:
     print(int(partition["newest_available_offset"].rpartition("-")[2]))
 """
 
+JARS = """
+from pathlib import Path
+from nakadi_jobs.session import iceberg_jar
+
+print(*(Path(each).name for each in iceberg_jar().values()))
+"""
+
 FIXTURE = """
 def test_it(nakadi_broker):
     assert nakadi_broker.url.startswith("http://127.0.0.1:")
@@ -95,6 +102,12 @@ def failed_imports(python: Path, extra: str) -> list[str]:
 def newest_offset(python: Path) -> str:
     """Publish an event to a broker of this install, and return the newest offset, or the traceback."""
     done = run(python, "-c", BROKER)
+    return done.stdout.strip() or done.stderr
+
+
+def jars_of_jobs(python: Path) -> str:
+    """The names of the jars that jobs of this install add to Spark, or the traceback."""
+    done = run(python, "-c", JARS)
     return done.stdout.strip() or done.stderr
 
 
