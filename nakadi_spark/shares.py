@@ -65,6 +65,8 @@ def column_names(columns: Columns) -> Sequence[str]:
 
 def choose_names(columns: Columns, chosen: Sequence[str] | None, event_type: str) -> Sequence[str]:
     """The chosen names, or those of all columns if none are chosen. Raises `BadRead` for an unknown name."""
+    if isinstance(chosen, str):
+        raise BadRead(f"The columns are a list of names, such as [{chosen!r}].")
     known = column_names(columns)
     for name in chosen or ():
         if name not in known:

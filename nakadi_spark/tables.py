@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -63,10 +64,15 @@ def open_table(
 
 def _load(spark: SparkSession, path: str) -> Any:
     """Load Iceberg's object for the table through Spark, because only Spark opens a catalog with the settings of this
-    session.
+    session. Raises `BadRead` if the session has no such table.
     """
-    relation: Any = spark.table(path)._jdf.queryExecution().analyzed().collectLeaves().head()  # noqa: SLF001  # as above
-    java = relation.table().table()
+    try:
+        table: Any = spark.table(path)
+    except AnalysisException as error:
+        raise BadRead(
+            f"The Spark session has no table {path}: `tables` names a catalog of the session and a database. {error}"
+        ) from error
+    java = table._jdf.queryExecution().analyzed().collectLeaves().head().table().table()  # noqa: SLF001  # as above
     # The catalog of a session may remember an older state.
     java.refresh()
     return java

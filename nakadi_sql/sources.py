@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from nakadi_sql.errors import BadQuery
 from nakadi_sql.rows import LoggedEvent
 
 MAX_OFFSET = (1 << 63) - 1
+
+NAME_WITH_DOT = re.compile(r"[a-zA-Z0-9_-]+([.][a-zA-Z0-9_-]+)+")
+"""A name that can only be that of an event type, and not that of a table. A path or a URL is neither."""
 
 Seam = Mapping[int, Mapping[int, int]]
 """The boundary between a table and the log: for each partition, and in it for each named timeline, the first offset
@@ -90,7 +94,7 @@ def find_event_type(source: EventSource, table: str) -> EventTypeInfo:
 
     That is the event type of this name, or else the one whose table has the name.
     """
-    if "." in table and (found := source.find(table)):
+    if NAME_WITH_DOT.fullmatch(table) and (found := source.find(table)):
         return found
     names = [*source.names()]
     if table not in names:

@@ -220,6 +220,19 @@ def test_an_event_type_that_does_not_exist_is_named(orders):
         nakadi_spark.read(orders.spark, orders.broker, "no.such")
 
 
+@pytest.mark.parametrize("tables", ["glue.nakadi", "nakadi.other", "nakadi"])
+def test_a_session_without_the_table_is_refused(orders, tables):
+    """If the session has no table where `tables` says, the error names the table and explains `tables`. (K1)"""
+    with pytest.raises(BadRead, match=rf"^The Spark session has no table {tables}\.`order_placed`: `tables` names"):
+        nakadi_spark.read(orders.spark, Broker(orders.url, tables=tables), orders.name)
+
+
+def test_columns_are_a_list(orders):
+    """A single text is refused, because its letters would be taken as names. (K3)"""
+    with pytest.raises(BadRead, match=r"^The columns are a list of names, such as \['n'\]\.$"):
+        nakadi_spark.read(orders.spark, orders.url, orders.name, columns="n")
+
+
 def test_rights_are_those_of_streams(orders, tmp_path):
     """A client that may not read an event type gets the broker's Problem before anything is read; a token with the
     permission reaches the tasks. (K6)

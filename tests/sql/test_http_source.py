@@ -95,6 +95,13 @@ def test_an_ambiguous_name_is_refused(api, query):
     assert query('select count(*) from "sql-twin.one"') == [(0,)]
 
 
+@pytest.mark.parametrize("name", ["https://example.org/x.csv", "/etc/passwd", "../event-types", "orders.csv", "a..b"])
+def test_files_and_urls_are_no_event_types(query, name):
+    """A query from a file or a URL is refused like one from an unknown event type. (Q3, Q6)"""
+    with pytest.raises(BadQuery, match=f"^There is no event type {name}, and none whose table has this name.$"):
+        query(f"from '{name}'")
+
+
 def test_all_versions_of_a_schema_have_columns(api, query):
     """There are columns for all versions of the schema, so one table has older and newer events. (Q5)"""
     definition = a_definition(schema={"properties": {"a": {"type": "integer"}}}, compatibility_mode="none")
