@@ -32,6 +32,26 @@ test("numbers over names are bars, values keep their digits, and a longer result
   await picture(page, "queries-names");
 });
 
+test("numbers over numbers are bars, places of events are not drawn, and a wide result scrolls", async (page) => {
+  await eventType("query.wide", { schema: { properties: { amount: { type: "integer" }, note: { type: "string" } } } });
+  await call("POST", "/event-types/query.wide/events", [1, 2, 3].map((amount) => ({ amount, note: "long ".repeat(60) })));
+  await open(page, `#/queries?sql=${encodeURIComponent("select nakadi_partition, count(*) as events from (from \"query.wide\" union all select * replace (7 as nakadi_partition) from \"query.wide\") group by all order by all")}`);
+  await page.getByRole("button", { name: "Run" }).click();
+  await page.getByRole("figure").getByText("events by nakadi_partition").waitFor();
+  await field(page).fill("select * replace (now() + interval 1 hour * amount as nakadi_time) from \"query.wide\" order by amount");
+  await page.getByRole("button", { name: "Run" }).click();
+  await page.getByText(/^3 rows in /).waitFor();
+  await page.getByRole("img", { name: /^Over nakadi_time\. nakadi_size: [0-9,]+, amount: 3\. / }).waitFor();
+  const texts = result(page).getByText(/^long /);
+  assert.ok((await texts.first().boundingBox()).width > 400);
+  await accessible(page);
+  await picture(page, "queries-wide");
+  await field(page).fill("select now() as time, amount from \"query.wide\" limit 2");
+  await page.getByRole("button", { name: "Run" }).click();
+  await page.getByText(/^2 rows in /).waitFor();
+  assert.equal(await page.getByRole("img").count(), 0);
+});
+
 test("a refused query shows why, and one that runs can be stopped", async (page) => {
   page.expectErrors(/422|ERR_ABORTED/);
   await open(page, "#/queries");

@@ -157,7 +157,7 @@ function Drawing({ result }: { result: Result }) {
     }).sort((a, b) => a.at - b.at),
   }));
   const times = lines.flatMap(({ points }) => points.map(({ at }) => at));
-  if (times.length < 2) return null;
+  if (new Set(times).size < 2) return null;
   const [from, to] = times.reduce(([least, most], at) => [Math.min(least, at), Math.max(most, at)], [Infinity, -Infinity]);
   return <Plot title={`Over ${name(found.over)}`} lines={lines} from={from} to={to} gap={Infinity} shown={shown} />;
 }

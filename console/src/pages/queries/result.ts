@@ -10,6 +10,7 @@ export type Drawable = { over: number; numbers: number[]; kind: "times" | "names
 
 const NUMBER = /^(?:U?(?:TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(.*\))$/;
 const TIME = /^(?:TIMESTAMP.*|DATE)$/;
+const PLACE = /^nakadi_(?:timeline|partition|offset)$/;
 const MAX_LINES = 4;
 
 export const isNumber = ({ type }: Column): boolean => NUMBER.test(type);
@@ -26,12 +27,16 @@ export function numberOf(value: unknown): number | undefined {
   return Number.isFinite(number) ? number : undefined;
 }
 
-/** The plot of a result: numbers over the first column of times, or otherwise over the first column of names. */
+/**
+ * The plot of a result: numbers over the first column of times, or otherwise over the first column of names, or otherwise
+ * over the first column of numbers. The place of an event is not a number to show.
+ */
 export function drawable({ columns, rows }: Result): Drawable | undefined {
-  const numbers = columns.flatMap((column, at) => (isNumber(column) ? [at] : []));
-  const times = columns.findIndex(({ type }) => TIME.test(type));
-  const names = columns.findIndex(({ type }) => type === "VARCHAR" || type === "BOOLEAN");
-  if (!numbers.length || rows.length < 2) return undefined;
-  if (times >= 0) return { over: times, numbers: numbers.slice(0, MAX_LINES), kind: "times" };
-  return names >= 0 ? { over: names, numbers: numbers.slice(0, 1), kind: "names" } : undefined;
+  const first = (fits: (column: Column) => boolean) => columns.findIndex(fits);
+  const times = first(({ type }) => TIME.test(type));
+  const names = first(({ type }) => type === "VARCHAR" || type === "BOOLEAN");
+  const over = [times, names, first(isNumber)].find((at) => at >= 0);
+  const numbers = columns.flatMap((column, at) => (isNumber(column) && !PLACE.test(column.name) && at !== over ? [at] : []));
+  if (over === undefined || !numbers.length || rows.length < 2) return undefined;
+  return over === times ? { over, numbers: numbers.slice(0, MAX_LINES), kind: "times" } : { over, numbers: numbers.slice(0, 1), kind: "names" };
 }
