@@ -6,19 +6,24 @@ import runpy
 from collections.abc import Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import StringIO
 from unittest.mock import patch
 
 import boto3
 import httpx
 import pytest
+import yaml
 
 from infra.laptop.templates import REGION
+from nakadi.app.broker import open_broker
 from nakadi.app.engines import open_log_index, open_registry
+from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
 from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
+from nakadi_cli.__main__ import main as nakadi
 from nakadi_jobs import compaction, statistics
 from nakadi_jobs.places import table_name
 from nakadi_jobs.session import open_spark
@@ -26,6 +31,8 @@ from tests.e2e.conftest import open_laptop_broker
 from tests.support import kafka
 from tests.support.api import a_business_definition, create_event_type, problem
 from tests.support.laptop import STREAM, TABLES
+from tests.support.lineage_service import LineageService
+from tests.support.metrics import collect_samples
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
 from tests.support.spark import quick_spark
@@ -43,6 +50,7 @@ class Deployment:
     index: str
     arguments: list[str]
     event_log: str
+    archive: str
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, job, *arguments):
@@ -77,7 +85,7 @@ def deployed(request, tables, tmp_path, monkeypatch):
         prefix = "AnalyticsRole"
         roles = {each.removeprefix(prefix)[:-8]: each for each in laptop.deployment.roles if each.startswith(prefix)}
         for broker in open_laptop_broker(laptop, authorizes=False):
-            yield Deployment(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", roles)
+            yield Deployment(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", archive, roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     # Kafka delivers erased events until they expire.
@@ -85,7 +93,7 @@ def deployed(request, tables, tmp_path, monkeypatch):
     places = {"registry": file, "event_log": log, "log_index": file, "archive": str(tmp_path / "archive")}
     folder, database = tables
     with Broker(**places, archive_after_seconds=1, tables=str(folder), tables_database=database, **more) as broker:
-        yield Deployment(broker.url, file, ["--data", str(tmp_path)], log)
+        yield Deployment(broker.url, file, ["--data", str(tmp_path)], log, places["archive"])
 
 
 def wait_until_archived(deployed, topic, partitions, count):
@@ -95,9 +103,10 @@ def wait_until_archived(deployed, topic, partitions, count):
         until(lambda: sum(head.state.next_offset for head in index.index_heads(places).values()) >= count)
 
 
-def an_event(number):
-    eid = f"00000000-0000-4000-8000-{number:012d}"
-    return {"metadata": {"eid": eid, "occurred_at": "2026-11-20T10:00:00Z"}, "number": number}
+def an_event(number, occurred_at=None):
+    """An event that occurred now, unless the test says otherwise."""
+    eid, now = f"00000000-0000-4000-8000-{number:012d}", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return {"metadata": {"eid": eid, "occurred_at": occurred_at or now}, "number": number}
 
 
 def read_stream(api, name, count):
@@ -120,8 +129,8 @@ def read_stream(api, name, count):
 
 def test_from_publisher_to_table(deployed, tables):
     """Published events are in the table with the same offsets and sizes as in streams. The broker returns their
-    traffic, the cost of the run, how soon they were in the table, and how many did not meet an expectation. Columns
-    have comments, and queries find later events, too. (T1, T2, T6, T14, T15, Q4, Q11, Q16)
+    traffic, the cost of the run, how soon they were in the table, and how many are late, doubled or unexpected.
+    Columns have comments. Queries find later events, too. (T1, T2, T6, T7, T9, T14, T15, Q4, Q11, Q16)
     """
     folder, database = tables
     places = ["--tables", str(folder), "--database", database, "--master", "local[2]"]
@@ -130,17 +139,17 @@ def test_from_publisher_to_table(deployed, tables):
     annotations = {"nakadi.io/table-objective": "99.9% within 1 hour", "nakadi.io/expect": "number < 18"}
     definition = a_business_definition(schema=schema, default_statistic=statistic, annotations=annotations)
     name = definition["name"]
-    with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
+    with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api, LineageService() as lineage:
         assert {"measured_statistic", "table"}.isdisjoint(create_event_type(api, definition))
         assert "slowest_partition" not in api.get(f"/event-types/{name}").json()["table_objective"]
-        events = [an_event(number) for number in range(20)]
+        events = [*map(an_event, range(20)), an_event(0, "2020-01-01T00:00:00Z")]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
         read, sizes = read_stream(api, name, len(events))
         spark = open_spark("e2e", f"file://{folder}", "hadoop", "local[2]", "1g")
         wait_until_archived(deployed, topic_of(deployed, name), 2, len(events))
         assert api.get(f"/event-types/{name}").json()["table_objective"]["slowest_partition"]["lag_seconds"] < 3600
 
-        deployed.run(compaction, *places, "--event-types", name, "--no-tidying")
+        deployed.run(compaction, *places, "--event-types", name, "--no-tidying", "--lineage-url", lineage.url)
         deployed.run(statistics, *places, "--event-types", name)
 
         table = spark.read.format("iceberg").load(str(folder / database / table_name(name)))
@@ -153,11 +162,14 @@ def test_from_publisher_to_table(deployed, tables):
         told = api.get(f"/event-types/{name}").json()
         [run] = api.get(f"/event-types/{name}/table-runs").json()["items"]
         assert api.post(f"/event-types/{name}/events", json=[an_event(20)]).status_code == 200
-        asked = api.post("/queries", json={"sql": f'select count(*), sum(number)::int from "{name}"'})
+        query = f'select count(*) as events, sum(number)::int as total from "{name}"'
+        asked = api.post("/queries", json={"sql": query})
     if deployed.roles:
         assert problem(asked, 501) == "This broker does not offer queries"
     else:
-        assert (asked.status_code, asked.json()["rows"]) == (200, [[21, 210]]), asked.text
+        assert (asked.status_code, asked.json()["rows"]) == (200, [[22, 210]]), asked.text
+    answer = call_nakadi(deployed, "sql", "--tables", str(folder), "--database", database, query, "--json")
+    assert json.loads(answer) == {"events": 22, "total": 210}
     assert told["default_statistic"] == statistic
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
@@ -165,21 +177,66 @@ def test_from_publisher_to_table(deployed, tables):
     assert told["table_objective"] == {
         "percent": 99.9,
         "within_seconds": 3600,
-        "windows": [{"minutes": minutes, "events": 20, "late": 0, "burn_rate": 0} for minutes in (60, 1440)],
+        "windows": [{"minutes": minutes, "events": 21, "late": 0, "burn_rate": 0} for minutes in (60, 1440)],
         "pressure": 0,
     }
     state = told["table"]
-    assert (state["name"], state["rows"], state["misfits"], state["missing_events"]) == (table_name(name), 20, 0, 0)
+    assert (state["name"], state["rows"], state["misfits"], state["missing_events"]) == (table_name(name), 21, 0, 0)
     assert 0 < state["latency_seconds"] < 3600
-    assert (run["job"], run["rows"], run["misfits"], run["missing_events"]) == ("compaction", 20, 0, 0)
+    assert (run["job"], run["rows"], run["missing_events"]) == ("compaction", 21, 0)
+    assert (run["late_events"], run["duplicates"], run["misfits"]) == (1, 1, 0)
+    assert [(each["condition"], each["unmet"]) for each in run["expectations"]] == [("number < 18", 2)]
     assert run["lag_seconds"] == state["latency_seconds"]
     assert min(run["cost"].values()) > 0
-    assert [(each["condition"], each["unmet"]) for each in run["expectations"]] == [("number < 18", 2)]
+    runs = spark.read.format("iceberg").load(str(folder / database / "nakadi__runs"))
+    check_what_others_learn(deployed, name, lineage, table, runs)
 
 
 def comparable_values(event):
     """The values that a row and an event have in common."""
     return event["number"], event["metadata"]["eid"], event["metadata"]["received_at"]
+
+
+def check_what_others_learn(deployed, name, lineage, table, runs):
+    """The table of runs, metrics and a lineage service have the figures of the run, and dbt has the columns. (T8, T11,
+    T12)
+    """
+    [row] = runs.collect()
+    assert (row.event_type, row.rows, row.late_events, row.duplicates) == (name, 21, 1, 1)
+    assert (row.misfits, row.unmet_expectations) == (0, 2)
+    assert defects_in_metrics(deployed, name) == {"late": 1, "duplicate": 1, "unmet": 2}
+    begun, ended = (event for _, event in lineage.events)
+    assert (begun["eventType"], ended["eventType"]) == ("START", "COMPLETE")
+    [read], [filled] = ended["inputs"], ended["outputs"]
+    assert (ended["job"]["name"], read["name"]) == (f"compaction.{name}", name)
+    assert filled["name"].endswith(f"/{table_name(name)}")
+    assert filled["outputFacets"]["outputStatistics"]["rowCount"] == 21
+    [source] = yaml.safe_load(call_nakadi(deployed, "tables", "dbt", name))["sources"]
+    [described] = source["tables"]
+    assert described["name"] == table_name(name)
+    columns = {column.pop("name"): column for column in described["columns"]}
+    assert columns.keys() == set(table.columns)
+    assert columns["number"] == {"description": "One after the other", "data_type": "bigint"}
+
+
+def call_nakadi(deployed, *arguments):
+    """What a command prints."""
+    with patch.dict(os.environ, {"NAKADI_URL": deployed.url}), redirect_stdout(StringIO()) as shown:
+        assert nakadi(arguments) == 0
+    return shown.getvalue()
+
+
+def defects_in_metrics(deployed, name):
+    """What the metrics of a broker on the same stores say about the table after a round of housekeeping, by kind."""
+    stores = {"registry": deployed.index, "log_index": deployed.index, "event_log": deployed.event_log}
+    with closing(open_broker(Settings(**stores, archive=deployed.archive, archiver="function"))) as broker:
+        broker.table_lag_monitor.measure()
+        samples = collect_samples(broker.metrics)
+    return {
+        dict(labels)["kind"]: value
+        for (metric, labels), value in samples.items()
+        if metric == "nakadi_table_defects" and dict(labels)["event_type"] == name and value
+    }
 
 
 def topic_of(deployed, name):
