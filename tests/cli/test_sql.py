@@ -143,6 +143,19 @@ def test_a_data_folder_is_asked_without_a_broker(run, folder):
         assert run("sql", "--data", str(path), query, "--json", url=None).lines == [{"events": 5, "total": 10}]
 
 
+def test_a_data_folder_whose_events_are_elsewhere_is_refused(run, tmp_path):
+    """If a folder's broker keeps its events in another log, such as Kafka, the command says which setting names it.
+    (Q17)
+    """
+    with ServedBroker(registry=f"sqlite:///{tmp_path / 'nakadi.db'}", event_log="memory:") as broker:
+        with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+            name = create_event_type(api)["name"]
+        refused = run("sql", "--data", str(tmp_path), f'from "{name}"', url=None)
+    assert refused.code == 2
+    assert "are in another log" in refused.err
+    assert "NAKADI_EVENT_LOG" in refused.err
+
+
 def test_a_folder_without_a_data_file_is_refused(run, tmp_path):
     """A folder without a data file is refused, and stays unchanged. (Q17)"""
     refused = run("sql", "--data", str(tmp_path / "nothing"), "select 1", url=None)
