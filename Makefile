@@ -36,7 +36,7 @@ help:
 	@echo 'make test-long                     run the tests that make test leaves out because they take long'
 	@echo 'make test-all [SEED=7]             run both, with more examples, moments and engines, and with new seeds'
 	@echo 'make test-engines                  all tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
-	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
+	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command, and Spark, against the deployment on this machine (minutes)'
 	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
 	@echo 'make test-install [LOWEST=1]       install the wheel from a registry, with each extra, for each Python (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
@@ -110,7 +110,8 @@ test-engines: $(VENV)/.test $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFK
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
-	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli -k aws-local $(ARGS)
+	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli tests/spark -k aws-local \
+		-m 'long or not long' $(ARGS)
 
 # Installs from a registry, for each Python on this machine and each extra. LOWEST=1 installs the oldest allowed
 # versions.
@@ -121,7 +122,7 @@ test-workers: $(VENV)/.test
 	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
 
 # The jobs use another Spark, so this one is in its own folder, which precedes theirs.
-test-spark: $(VENV)/.test $(SPARK4)/.installed
+test-spark: $(VENV)/.test $(NODE)/.test $(SPARK4)/.installed $(if $(KAFKA),,$(KAFKA_JARS)/.test)
 	@PYTHONPATH='$(CURDIR)/$(SPARK4)' $(BIN)/python -m pytest tests/spark4 -m long $(ARGS)
 
 check: $(VENV)/.test

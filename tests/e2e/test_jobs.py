@@ -192,6 +192,43 @@ def test_from_publisher_to_table(deployed, tables):
     check_what_others_learn(deployed, name, lineage, table, runs)
 
 
+@pytest.mark.long("tests/sql/test_tables.py::test_the_newest_event_of_a_key_is_found_at_once")
+def test_the_newest_event_of_each_key(deployed, tables, tmp_path, monkeypatch):
+    """A query finds the newest event of each key, in the table or in the log, and no key that a job saw deleted. It
+    also finds all events in the stores, without the broker. (Q4, Q10, Q17)
+    """
+    folder, database = tables
+    definition = a_business_definition(cleanup_policy="compact", schema={"properties": {"number": {"type": "integer"}}})
+    name, places = definition["name"], ["--tables", str(folder), "--database", database]
+
+    def publish(operation, **numbers):
+        events = [an_event(n) for n in numbers.values()]
+        for key, event in zip(numbers, events, strict=True):
+            event["metadata"]["partition_compaction_key"] = key
+        assert api.post(f"/event-types/{name}/{operation}", json=events).status_code == 200
+
+    def ask(columns):
+        query = f"select nakadi_key, number from {columns} order by all"
+        answer = call_nakadi(deployed, "sql", *places, query, "--json")
+        return [(row["nakadi_key"], row["number"]) for row in map(json.loads, answer.splitlines())]
+
+    with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
+        create_event_type(api, definition)
+        publish("events", a=1, b=2, c=3)
+        publish("deleted-events", b=4)
+        wait_until_archived(deployed, topic_of(deployed, name), 1, 4)
+        deployed.run(compaction, *places, "--master", "local[2]", "--event-types", name, "--no-tidying")
+        publish("events", a=5, d=6)
+    assert ask(f'"{name}__latest"') == [("a", 5), ("c", 3), ("d", 6)]
+    every = [("a", 1), ("a", 5), ("b", 2), ("c", 3), ("d", 6)]
+    assert ask(f'"{name}"') == every
+    if not deployed.roles:
+        # The command finds the registry and the archive in the data folder, and the log wherever the broker has it.
+        monkeypatch.setenv("NAKADI_EVENT_LOG", deployed.event_log)
+        places += ["--data", str(tmp_path)]
+        assert ask(f'"{name}"') == every
+
+
 def comparable_values(event):
     """The values that a row and an event have in common."""
     return event["number"], event["metadata"]["eid"], event["metadata"]["received_at"]

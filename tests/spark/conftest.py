@@ -75,7 +75,16 @@ class Orders:
             until(lambda: sum(head.state.next_offset for head in index.index_heads(heads).values()) >= count)
         said = StringIO()
         with redirect_stderr(said), redirect_stdout(said):
-            arguments = ["--data", str(self.folder), "--master", "local[2]", "--memory", "1g", "--no-tidying", "--no-quality"]
+            arguments = [
+                "--data",
+                str(self.folder),
+                "--master",
+                "local[2]",
+                "--memory",
+                "1g",
+                "--no-tidying",
+                "--no-quality",
+            ]
             assert compaction.main([*arguments, "--event-types", name]) == 0, said.getvalue()
 
 

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections import Counter, deque
 from contextlib import closing, contextmanager
+from unittest.mock import patch
 
 import httpx
 import pytest
+from msgspec.structs import asdict
 
 from nakadi_client import read
 from tests.support.api import a_business_definition, create_event_type
@@ -18,6 +20,7 @@ from tests.support.environment import plain_environment
 from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
+from tests.support.spark_sources import ENGINES, KEYS, spark_source
 
 pytest.importorskip("pyspark.sql.datasource", reason="Spark 4 is not here: make test-spark")
 pytestmark = [
@@ -87,7 +90,9 @@ def make_orders():
 def spark():
     from tests.support.spark_stream import open_spark4  # noqa: PLC0415  # it needs Spark 4
 
-    spark = open_spark4()
+    # Spark starts other processes with its own variables.
+    with patch.dict(os.environ, KEYS):
+        spark = open_spark4()
     yield spark
     spark.stop()
 
@@ -163,18 +168,38 @@ def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
     orders, copies = make_orders(), make_orders(deduplication={"window_seconds": 300})
     orders.publish(10)
 
-    def copy():
-        rows = spark.readStream.format("nakadi").options(url=orders.url, event_type=orders.name, columns="n").load()
-        sink = rows.writeStream.format("nakadi").options(url=copies.url, event_type=copies.name)
-        query = sink.option("checkpointLocation", str(tmp_path)).start()
-        query.processAllAvailable()
-        query.stop()
-
-    copy()
+    copy(spark, orders, copies, tmp_path)
     for note in (tmp_path / "commits").glob("*0*"):
         note.unlink()
-    copy()
+    copy(spark, orders, copies, tmp_path)
     assert sorted(event["n"] for event in copies.read_events()) == [*range(10)]
+
+
+def copy(spark, orders, copies, checkpoint):
+    """Let a stream publish the numbers of all orders that it has not published before."""
+    rows = spark.readStream.format("nakadi").options(url=orders.url, event_type=orders.name, columns="n").load()
+    sink = rows.writeStream.format("nakadi").options(url=copies.url, event_type=copies.name)
+    query = sink.option("checkpointLocation", str(checkpoint)).start()
+    query.processAllAvailable()
+    query.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_event_is_read_and_written_once_on_each_engine(spark, engine, tmp_path):
+    """With a log in Kafka or Kinesis, too, a DataFrame has the events of the log or of the stores, and a stream goes on
+    at its checkpoint. (K7, K9, K10, K12)
+    """
+    with spark_source(engine, tmp_path / "data") as source:
+        orders, copies = (Orders(source.api, source.url) for _ in range(2))
+        orders.publish(20)
+        stores = {name: value for name, value in asdict(source.stores).items() if value}
+        for place in ({"url": source.url}, stores):
+            rows = spark.read.format("nakadi").options(event_type=orders.name, columns="n", **place).load()
+            assert sorted(row.n for row in rows.collect()) == [*range(20)]
+        copy(spark, orders, copies, tmp_path / "checkpoint")
+        orders.publish(5)
+        copy(spark, orders, copies, tmp_path / "checkpoint")
+        assert sorted(event["n"] for event in copies.read_events()) == [*range(25)]
 
 
 class Streams:

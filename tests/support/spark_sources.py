@@ -1,0 +1,58 @@
+"""Brokers whose log is in Kafka or Kinesis, as sources of Spark: by their URL, and by their stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import httpx
+from msgspec import Struct
+
+from infra.laptop.laptop import Laptop
+from infra.laptop.roles import OWNER
+from nakadi_spark import Stores
+from tests.support import kafka
+from tests.support.laptop import FAST_SETTINGS, OPEN, STREAM, STRICTNESS, TABLES, LaptopBroker
+from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
+
+KEYS = {"AWS_ACCESS_KEY_ID": OWNER, "AWS_SECRET_ACCESS_KEY": OWNER}
+"""The variables with which this process, and a Spark that it starts, may use all stores of the deployment here."""
+
+
+class SparkSource(Struct, frozen=True):
+    """A broker that is running, a client of it, and its stores."""
+
+    url: str
+    api: httpx.Client
+    stores: Stores
+
+
+@contextmanager
+def _on_kafka(folder: Path) -> Iterator[tuple[str, Stores]]:
+    file = f"sqlite:///{folder / 'nakadi.db'}"
+    places = {"registry": file, "event_log": kafka.url(), "log_index": file, "archive": str(folder / "archive")}
+    with ServedBroker(**places) as broker:
+        yield broker.url, Stores(**places)
+
+
+@contextmanager
+def _on_aws_local(folder: Path) -> Iterator[tuple[str, Stores]]:
+    with Laptop(folder, FAST_SETTINGS, STRICTNESS) as laptop:
+        front = laptop.front(authorizes=False, settings=OPEN)
+        with closing(LaptopBroker(laptop, front)) as broker, patch.dict(os.environ, KEYS):
+            tables = f"{TABLES}&endpoint={laptop.cloud.endpoints['dynamodb']}"
+            log = f"{STREAM}&endpoint={laptop.cloud.endpoints['kinesis']}"
+            yield broker.url, Stores(registry=tables, event_log=log, log_index=tables)
+
+
+ENGINES = {"kafka": _on_kafka, "aws-local": _on_aws_local}
+
+
+@contextmanager
+def spark_source(engine: str, folder: Path) -> Iterator[SparkSource]:
+    with ENGINES[engine](folder) as (url, stores), httpx.Client(base_url=url, timeout=PATIENCE) as api:
+        yield SparkSource(url, api, stores)
