@@ -1,13 +1,16 @@
 """`nakadi tail`."""
 
 import json
+import os
 import signal
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 
+from nakadi.engines.archive.stores import MARKER_FILE
 from nakadi.streaming import feeds
 from nakadi_cli.cursors import Start, parse_start
 from nakadi_cli.failures import BadInput
@@ -155,17 +158,23 @@ def archiving_broker(tmp_path, monkeypatch):
         yield broker
 
 
-def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, tmp_path):
-    """While the archive is missing, commands that end at the last event fail, and say why; they do not take a silent
-    stream for the end. Once the archive is back, they get all events. (L81, S341)
-    """
+@pytest.fixture
+def archived_event_type(archiving_broker):
+    """The name of an event type with twenty events, of which all but the newest are only in the archive."""
     with httpx.Client(base_url=archiving_broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
         for n in range(20):
             assert api.post(f"/event-types/{name}/events", json=[{"n": n}]).status_code == 200
     topic, log = archiving_broker.services.event_types.get(name).timeline.topic, archiving_broker.log
     until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
-    url = archiving_broker.url
+    return name
+
+
+def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, archived_event_type, tmp_path):
+    """While the archive is missing, commands that end at the last event fail, and say why; they do not take a silent
+    stream for the end. Once the archive is back, they get all events. (L81, S341)
+    """
+    name, url = archived_event_type, archiving_broker.url
     subscription = run("subscriptions", "create", name, "--owner", "x", "--from", "begin", url=url).out.strip()
     commands = [
         ("tail", name, "--from", "begin", "--no-follow"),
@@ -185,3 +194,26 @@ def test_events_that_cannot_be_read_are_not_left_out(run, archiving_broker, tmp_
         assert last.endswith("See NakadiArchiveCannotBeRead in docs/operations.md."), found.err
     (tmp_path / "away").rename(tmp_path / "archive")
     assert [len(run(*command, url=url).lines) for command in commands] == [20, 20, 20]
+
+
+def test_an_archive_that_hangs_does_not_stop_a_command_for_ever(
+    run, archiving_broker, archived_event_type, tmp_path, monkeypatch
+):
+    """If reads of the archive do not end, such as those of a file system on a server that is down, a command that ends
+    at the last event fails, and says why. (L81)
+    """
+    monkeypatch.setattr(feeds, "SLOW_READ_SECONDS", 0.3)
+    archived = [path for path in (tmp_path / "archive").rglob("*") if path.is_file() and path.name != MARKER_FILE]
+    for path in archived:
+        path.unlink()
+        os.mkfifo(path)  # opening it waits for a writer
+
+    found = run("tail", archived_event_type, "--from", "begin", "--no-follow", url=archiving_broker.url)
+
+    for path in archived:
+        with suppress(OSError):  # no read waits for it
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    assert (found.code, found.out) == (6, ""), found
+    last = found.err.splitlines()[-1]
+    assert last.startswith(f"Error: Events up to 001-0001-000000000000000019 of partition 0 of {archived_event_type} ")
+    assert " exist, but could not be read: The log has not answered for " in last

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +19,15 @@ from tests.support.patience import PATIENCE
 
 class ObservedLog:
     """A log in memory. `reads` has the start of every read, and the next reads raise the exceptions in `troubles`, one
-    each; None lets a read succeed.
+    each; None lets a read succeed. A read from `hanging_start` hangs until `answers` is set.
     """
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         self._log = log or MemoryLog(SystemClock())
         self.reads: list[int] = []
         self.troubles: list[Exception | None] = []
+        self.hanging_start: int | None = None
+        self.answers = threading.Event()
         self.watchers = 0
         self.most_events = 1000
         self.tells_its_end = True
@@ -40,6 +43,8 @@ class ObservedLog:
 
     def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> EventSlice:
         self.reads.append(start)
+        if start == self.hanging_start:
+            assert self.answers.wait(PATIENCE)
         if self.troubles and (trouble := self.troubles.pop(0)):
             raise trouble
         found = self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.app.logs import JsonFormatter, RepeatedCauseFilter, TextFormatter, without_secrets
 from nakadi.http.application import current_flow_id
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import Unavailable, UnreadableEvents
 from tests.support.clock import HandMovedClock
 
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
@@ -137,3 +137,23 @@ def test_an_error_is_logged_once_for_each_ticket():
     assert not passes("POST /event-types", first)
     assert not passes("GET /subscriptions", first)
     assert passes("POST /event-types", second)
+
+
+def test_streams_that_reach_the_same_unreadable_events_are_logged_once_a_minute():
+    """A client that retries a stream whose next events cannot be read adds a line a minute to the log. (L81)"""
+    clock = HandMovedClock()
+    lines = RepeatedCauseFilter(clock.monotonic)
+
+    def passes(partition):
+        cause = UnreadableEvents(
+            "down", event_type="e", partition=partition, first_offset=0, last_offset=9, public=f"Partition {partition}"
+        )
+        exc_info = (UnreadableEvents, cause, None)
+        return lines.filter(logging.LogRecord("nakadi.test", logging.ERROR, __file__, 1, "%s failed", ("s",), exc_info))
+
+    assert passes(0)
+    clock.move(59)
+    assert not passes(0)
+    assert passes(1)
+    clock.move(1)
+    assert passes(0)

@@ -196,6 +196,26 @@ def test_a_stream_with_an_end_says_that_the_log_does_not_answer(monkeypatch):
     run_with_setup(scenario)
 
 
+def test_a_stream_with_an_end_does_not_wait_for_ever(monkeypatch):
+    """If a read of events before the end hangs, the stream ends with a Problem that says so. (L81)"""
+    monkeypatch.setattr(feeds_module, "SLOW_READ_SECONDS", 0.001)
+
+    async def scenario(stage: StreamSetup) -> None:
+        outlet = RecordingOutlet()
+        stage.publish("a", "b")
+        stage.log.most_events, stage.log.hanging_start = 1, 1
+        driver = stage.stream(outlet, ends={"0": Position(1, 1)}, batch_limit=10)
+        await stage.wait_for_end()
+        stage.log.answers.set()
+        [sent, problem] = outlet.text.splitlines()
+        assert sent == line(0, "a")
+        assert problem.startswith(f"PROBLEM Events up to {Position(1, 1)} of partition 0 of {stage.event_type.name} ")
+        assert " exist, but could not be read: The log has not answered for " in problem
+        assert driver.session.end is StreamEnd.REFUSED
+
+    run_with_setup(scenario)
+
+
 def test_a_stream_without_an_end_waits_for_the_log(monkeypatch):
     """(L53, L81)"""
     monkeypatch.setattr(feeds_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)

@@ -295,6 +295,68 @@ def test_pauses_grow_and_shrink_again(monkeypatch, caplog):
     ]
 
 
+def test_a_read_that_hangs_is_reported_and_shared(monkeypatch):
+    """A read that does not end is reported to its followers, again and again. A follower that leaves and comes back
+    waits for the same read, so that it occupies one thread, and gets its events when it ends. (L81)
+    """
+    monkeypatch.setattr(feed_module, "SLOW_READ_SECONDS", 0.001)
+
+    async def scenario(stage: FeedSetup) -> None:
+        stage.log.hanging_start = 0
+        stage.publish("a")
+        follower = await stage.follow()
+        for _ in range(3):
+            async with asyncio.timeout(PATIENCE):
+                assert follower.take_run() is None
+                while (failure := follower.take_failure()) is None:
+                    stage.woken.clear()
+                    await stage.woken.wait()
+            assert failure.public.startswith("The log has not answered for ")
+            follower.release()
+            follower = await stage.follow()
+        assert stage.log.reads == [0]
+        stage.log.answers.set()
+        assert await stage.take_events(follower, 1) == ["a"]
+        assert stage.log.reads == [0]
+
+    run_with_setup(scenario)
+
+
+def test_a_read_that_hung_for_nobody_ends_its_feed(monkeypatch):
+    """A log whose read hangs is watched until the read ends, even without followers, and not longer."""
+    monkeypatch.setattr(feed_module, "SLOW_READ_SECONDS", 0.001)
+
+    async def scenario(stage: FeedSetup) -> None:
+        stage.log.hanging_start = 0
+        follower = await stage.follow()
+        async with asyncio.timeout(PATIENCE):
+            assert follower.take_run() is None
+            await stage.woken.wait()
+        follower.release()
+        assert stage.log.watchers == 1
+        stage.log.answers.set()
+        await wait_on_loop(lambda: stage.log.watchers == 0)
+
+    run_with_setup(scenario)
+
+
+def test_a_read_that_hangs_does_not_keep_later_followers_waiting():
+    """A follower of newer events does not wait for a read of old ones, which may be in an archive out of reach."""
+
+    async def scenario(stage: FeedSetup) -> None:
+        stage.feeds.close()
+        stage.feeds = Feeds(stage.log, threads=3)
+        stage.publish("a", "b")
+        stage.log.hanging_start = 0
+        old = await stage.follow()
+        assert old.take_run() is None
+        newest = await stage.follow(1)
+        assert await stage.take_events(newest, 1) == ["b"]
+        stage.log.answers.set()
+
+    run_with_setup(scenario)
+
+
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
 def test_what_cannot_be_read_any_more_is_reported(trouble, behind):

@@ -14,7 +14,7 @@ from copy import copy
 from datetime import UTC, datetime
 
 from nakadi.http.application import current_flow_id
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import Unavailable, UnreadableEvents
 
 REPEATED_CAUSE_INTERVAL_SECONDS = 60.0
 
@@ -51,7 +51,8 @@ class RepeatedCauseFilter(logging.Filter):
     """Passes the same line about a failing store or service, with the same cause, once a minute.
 
     A full disk fails many things several times a second. An error of a request has a ticket that the client has
-    received, so it passes unless a line with the same ticket has passed.
+    received, so it passes unless a line with the same ticket has passed. Instead of a ticket, the client of a stream
+    has received the place of the events that cannot be read.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -67,9 +68,12 @@ class RepeatedCauseFilter(logging.Filter):
         what = str(record.msg)
         if record.levelno >= logging.ERROR:
             ticket = TICKET_PATTERN.search(record.getMessage())
-            if ticket is None:
+            if ticket is not None:
+                what = ticket[0]
+            elif isinstance(cause, UnreadableEvents):
+                what = cause.public
+            else:
                 return True
-            what = ticket[0]
         line = (what, str(cause))
         with self._lock:
             now = self._monotonic()

@@ -128,10 +128,7 @@ def make_and_log_problem(error: Exception, during: str) -> Response:
     cause."""
     problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
-        # The message names the damaged part. A traceback adds nothing, and would be logged for each stream that reaches
-        # that part.
-        trace = None if isinstance(error, outcomes.UnreadableEvents) else error
-        log.error("%s failed: %s", during, problem.body.decode(), exc_info=trace)
+        log.error("%s failed: %s", during, problem.body.decode(), exc_info=error)
     return problem
 
 

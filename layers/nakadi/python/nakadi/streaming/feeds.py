@@ -39,6 +39,10 @@ FAILURES_BEFORE_REPORT = 4
 """After this many failures of a read, streams report it if they must not stay silent. Short pauses of a log, such as
 throttled calls, are over by then."""
 
+SLOW_READ_SECONDS = 30.0
+"""After this time, and again each time that it passes, streams report a read that has not ended, if they must not stay
+silent. A file system that is out of reach may let a read wait for ever."""
+
 ReadOutcome = EventChunk | BaseException
 
 _START_OF = attrgetter("start")
@@ -48,7 +52,9 @@ class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer.
 
     It does not wait for events that cannot be read until an operator repairs the archive: streams have to report them.
-    `on_failure` is called with the start of a read that has failed several times, each time that it fails again.
+    `on_failure` is called with the start of a read that has failed several times, each time that it fails again, and
+    with that of a read that takes long. A thread cannot be interrupted, so such a read goes on; `on_slow_read_end` is
+    called when it ends.
     """
 
     def __init__(
@@ -61,22 +67,49 @@ class RetryingReader:
         self._place = place
         self._threads = threads
         self.on_failure: Callable[[int, Unavailable], None] = lambda _start, _error: None
+        self.on_slow_read_end: Callable[[], None] = lambda: None
+        self._slow_reads: set[asyncio.Future[EventChunk]] = set()
         self._closed = False
+
+    @property
+    def has_slow_read(self) -> bool:
+        return bool(self._slow_reads)
 
     def read(self, start: int, done: Callable[[ReadOutcome], None], failures: int = 0) -> None:
         """Call `done` on the loop with the chunk that begins at `start`, or with the reason why there cannot be one."""
         if not self._closed:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
-            future.add_done_callback(partial(self._pass_on_or_retry, start, done, failures))
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._threads, self._fetch, start)
+            timer = loop.call_later(SLOW_READ_SECONDS, self._report_slow_read, start, future)
+            future.add_done_callback(partial(self._pass_on_or_retry, start, done, failures, timer))
 
     def close(self) -> None:
         self._closed = True
 
+    def _report_slow_read(self, start: int, future: asyncio.Future[EventChunk]) -> None:
+        if self._closed or future.done():
+            return
+        self._slow_reads.add(future)
+        reason = f"The log has not answered for {SLOW_READ_SECONDS:.0f} seconds."
+        error = Unavailable(reason, public=reason)
+        log.warning("Reading %s takes long: %s", self._place, error)
+        asyncio.get_running_loop().call_later(SLOW_READ_SECONDS, self._report_slow_read, start, future)
+        self.on_failure(start, error)
+
     def _pass_on_or_retry(
-        self, start: int, done: Callable[[ReadOutcome], None], failures: int, future: asyncio.Future[EventChunk]
+        self,
+        start: int,
+        done: Callable[[ReadOutcome], None],
+        failures: int,
+        timer: asyncio.TimerHandle,
+        future: asyncio.Future[EventChunk],
     ) -> None:
+        timer.cancel()
         if future.cancelled():
             return
+        if future in self._slow_reads:
+            self._slow_reads.discard(future)
+            self.on_slow_read_end()
         # The result is fetched even if nobody needs it, because asyncio logs exceptions that are never retrieved.
         error = future.exception()
         if self._closed:
@@ -100,6 +133,7 @@ class PartitionFeed:
     def __init__(self, reader: RetryingReader, tip: int, forget: Callable[[], None]) -> None:
         self._reader = reader
         reader.on_failure = self._report_failure
+        reader.on_slow_read_end = self._end_if_unused
         self._forget = forget
         self._tip = tip
         self._window: list[EventChunk] = []
@@ -108,7 +142,8 @@ class PartitionFeed:
         self._waiting: set[FeedFollower] = set()
         self._behind: dict[int, set[FeedFollower]] = {}
         self._recent: dict[int, EventChunk] = {}
-        self._reading = False
+        # The start of the read whose result is the next chunk; None while there is no such read.
+        self._reading_from: int | None = None
         # Whether the log may have more events than were read. Only a read shows that it has none. Later events are
         # reported by the log, which is watched from before the read.
         self._more = True
@@ -123,7 +158,13 @@ class PartitionFeed:
             return
         self._followers.discard(follower)
         self._waiting.discard(follower)
-        if not self._followers:
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        """End without followers. A slow read is kept for the next follower: each further read would occupy one more
+        thread, perhaps for ever.
+        """
+        if not self._followers and not self._reader.has_slow_read:
             # A read in progress in a thread finishes, and its result is dropped.
             self._reader.close()
             self._forget()
@@ -174,20 +215,21 @@ class PartitionFeed:
             self._drop_chunks_if_all_wait()
 
     def _read_on(self) -> None:
-        if not self._reading:
-            self._reading = True
+        # If a follower has moved the tip since the last read began, that read may be slow, and is not waited for.
+        if self._reading_from != self._tip:
+            self._reading_from = self._tip
             # This is set before the read rather than after it, because events that are reported during the read may
             # come after its result.
             self._more = False
             self._reader.read(self._tip, partial(self._add_newest_chunk, self._tip))
 
     def _add_newest_chunk(self, start: int, found: ReadOutcome) -> None:
-        self._reading = False
         if start != self._tip:
             # A follower has moved the tip during the read, so this chunk is before the tip, and no follower waits for
             # it.
-            self._more = True
-        elif isinstance(found, BaseException):
+            return
+        self._reading_from = None
+        if isinstance(found, BaseException):
             # The waiting followers get the failure. A read for a later follower may succeed.
             self._more = True
             self._fail_followers(self._waiting, found)
