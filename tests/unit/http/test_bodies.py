@@ -97,7 +97,17 @@ def test_only_one_byte_order_mark_is_passed_over():
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [(7, 7), (1.9, 1), (1e2, 100), ("7", 7), (" 7 ", 7), ("", None), (None, None), (-(2**31), -(2**31))],
+    [
+        (7, 7),
+        (1.9, 1),
+        (1e2, 100),
+        ("7", 7),
+        (" 7 ", 7),
+        ("", None),
+        ("null", None),
+        (None, None),
+        (-(2**31), -(2**31)),
+    ],
 )
 def test_numbers_are_read(value, number):
     """A number loses its fraction, and a string of digits is read as a number. (R8)"""
@@ -128,8 +138,30 @@ def test_numbers_of_the_statistic_have_32_bits(name):
 
 @pytest.mark.parametrize(
     ("value", "truth"),
-    [(True, True), (False, False), ("TRUE", True), ("false", False), (1, True), (0, False), (None, None)],
+    [
+        (True, True),
+        (False, False),
+        ("TRUE", True),
+        (" false ", False),
+        (1, True),
+        (0, False),
+        (None, None),
+        ("", None),
+        ("null", None),
+    ],
 )
 def test_truth_values_are_read(value, truth):
-    """A truth value may be a word or a number, where 0 is false. (R1)"""
+    """A truth value may be a word or a number, where 0 is false. (R1, R8)"""
     assert ObjectReader({"flag": value}).boolean("flag") is truth
+
+
+@pytest.mark.parametrize(
+    "number", ["5", "1.10", "1e2", "1E2", "-0.0", "1e400", "123456789012345678901234567890", "12345678901234567890.5"]
+)
+@pytest.mark.parametrize("after", [b"", b" and more"])
+def test_a_number_in_place_of_a_text_keeps_its_spelling(number, after):
+    """A number becomes a text with the same characters. (R8)"""
+    body = ObjectReader(json_document(f'{{"text": {number}, "texts": {{"a": {number}}}}}'.encode() + after))
+
+    assert body.text("text") == number
+    assert body.text_mapping("texts") == {"a": number}

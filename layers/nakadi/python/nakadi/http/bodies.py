@@ -11,9 +11,10 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-import orjson
+from msgspec import DecodeError
+from msgspec.json import Decoder
 
 from nakadi.http.message import Request
 from nakadi.http.parameters import fits_bits, parse_integer
@@ -23,12 +24,27 @@ EnumType = TypeVar("EnumType", bound=StrEnum)
 Item = TypeVar("Item")
 
 
+class WrittenNumber(float):
+    """A number with a fraction or an exponent. As a text, it keeps its spelling: a label may be a version, `1.10`."""
+
+    __slots__ = ("spelling",)
+    spelling: str
+
+    def __new__(cls, spelling: str) -> Self:
+        number = super().__new__(cls, spelling)
+        number.spelling = spelling
+        return number
+
+    def __str__(self) -> str:
+        return self.spelling
+
+
+_DECODER = Decoder(float_hook=WrittenNumber)
+
+
 def json_body(request: Request) -> Any:
     """The body of a request that must have one. The body `null` counts as missing."""
-    try:
-        body = orjson.loads(request.body) if request.body else None
-    except orjson.JSONDecodeError:
-        body = json_document(request.body)
+    body = json_document(request.body) if request.body else None
     if body is None:
         raise Malformed(f"Required request body is missing: {request.method} {request.path}")
     return body
@@ -38,8 +54,8 @@ def json_document(text: bytes) -> Any:
     """The JSON document at the beginning of a text, with or without a byte order mark."""
     text = text.removeprefix(BOM_UTF8)
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        return _DECODER.decode(text)
+    except (DecodeError, ValueError, RecursionError) as error:
         return _decode_first_document(text, error)
 
 
@@ -58,9 +74,10 @@ def _decode_first_document(body: bytes, first_error: Exception) -> Any:
     """The first document of the body. Anything after it is ignored."""
     try:
         text = body.decode().lstrip(" \t\r\n")
-        value, _ = json.JSONDecoder(parse_constant=_refuse_nan_or_infinity).raw_decode(text)
-        orjson.dumps(value)  # raises for half of a surrogate pair, which could not be encoded again
-    except (ValueError, TypeError, RecursionError):
+        decoder = json.JSONDecoder(parse_float=WrittenNumber, parse_constant=_refuse_nan_or_infinity)
+        value, _ = decoder.raw_decode(text)
+        json.dumps(value, ensure_ascii=False).encode()  # raises for half of a surrogate pair
+    except (ValueError, RecursionError):
         raise Malformed(f"JSON parse error: {first_error}") from first_error
     return value
 
@@ -86,6 +103,9 @@ def _json_type_with_article(value: Any) -> str:
 
 
 MAX_NUMBER = 1e300
+
+# Texts that stand for a missing number or truth value.
+TEXTS_FOR_NULL = ("", "null")
 
 
 class ObjectReader:
@@ -134,10 +154,12 @@ class ObjectReader:
     def boolean(self, name: str) -> bool | None:
         """True or false: as such, as text, or as an integer, of which only 0 is false."""
         value = self._raw.get(name)
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if value is None or isinstance(value, int):
-            return None if value is None else bool(value)
+        if value is None or value in TEXTS_FOR_NULL:
+            return None
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        if isinstance(value, int):
+            return bool(value)
         raise unreadable_value_error(value, "true or false", self.path_of(name))
 
     def enum_value(self, name: str, enum_type: type[EnumType]) -> EnumType | None:
@@ -197,7 +219,7 @@ def _as_text(value: Any, path: str) -> str | None:
 
 
 def _as_integer(value: Any, bits: int, path: str) -> int | None:
-    if value is None or value == "":
+    if value is None or value in TEXTS_FOR_NULL:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unreadable_value_error(value, "a number", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,9 +95,11 @@ def _read_configuration(body: ObjectReader, name: str) -> Mapping[str, Any]:
     _require_value(body, name, body.raw_value(name))
     if not isinstance(body.raw_value(name), dict):
         raise Invalid(f'JSONObject["{name}"] is not a JSONObject.')
-    if len(json_bytes(body.raw_value(name))) > MAX_CONFIGURATION_BYTES:
+    text = json_bytes(body.raw_value(name))
+    if len(text) > MAX_CONFIGURATION_BYTES:
         raise Invalid(f'JSONObject["{name}"] has more than {MAX_CONFIGURATION_BYTES} bytes.')
-    return dict(body.raw_value(name))
+    configuration: Mapping[str, Any] = json.loads(text)  # without spellings of numbers, which cannot be stored
+    return configuration
 
 
 def _require_value(body: ObjectReader, name: str, value: Any) -> Any:
