@@ -199,7 +199,6 @@ OBJECT, ARRAY = {"additionalProperties": False}, {"additionalItems": False}
     [
         ({}, OBJECT),
         ({"description": "d"}, OBJECT),
-        ({"enum": [1]}, OBJECT),
         ({"pattern": "a"}, OBJECT),
         ({"type": "object"}, OBJECT),
         ({"type": ["null", "object"]}, OBJECT),
@@ -262,6 +261,13 @@ def _is_closed(schema) -> bool:
             map(_is_closed, schema.values())
         )
     return all(map(_is_closed, schema)) if isinstance(schema, list) else True
+
+
+@pytest.mark.parametrize("beside", [{}, {"type": "object"}, {"properties": {"a": {}}}, {"items": {}}])
+def test_strictness_leaves_listed_values_alone(beside):
+    """A schema with an `enum` stays unchanged: its values may have members that it does not name. (R177)"""
+    schema = {"enum": [{"a": {"b": 1}}, [1, 2]]} | beside
+    assert schema_forbidding_additions({"properties": {"p": schema}})["properties"]["p"] == schema
 
 
 @pytest.mark.parametrize("keyword", ["patternProperties", "not"])

@@ -73,6 +73,14 @@ def test_strict_events():
     assert not order.accepts({"metadata": METADATA, "more": 1})
 
 
+def test_strict_events_with_listed_objects():
+    """In the mode `compatible`, an object on the list of an `enum` may have members. (P60, R177)"""
+    order = validator({"properties": {"size": {"enum": [{"width": 1}]}}}, mode=CompatibilityMode.COMPATIBLE)
+
+    assert order.accepts({"metadata": METADATA, "size": {"width": 1}})
+    assert not order.accepts({"metadata": METADATA, "size": {"width": 2}})
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -347,6 +347,9 @@ def schema_forbidding_additions(schema: Mapping[str, Any]) -> Schema:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
     closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _subschema_forbidding_additions)
+    if "enum" in schema:
+        # A value on the list is permitted with all its members.
+        return dict(schema)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
     if (
