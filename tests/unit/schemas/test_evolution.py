@@ -176,6 +176,13 @@ VECTORS = [
     (A | CHOICE, AB | CHOICE, [f"{ADDED} #/allOf/0/properties"], MINOR, MINOR),
     (schema_with_definitions("d", d=S), schema_with_definitions("e", d=INT, e=S), [], PATCH, PATCH),
     (OBJ | {"definitions": {"d": S}}, OBJ | {"definitions": {"d": INT}}, [], PATCH, PATCH),
+    (
+        schema_with_definitions("d", d=S),
+        {"properties": {"p": {"$ref": "#/definitions/d", "id": "i", "title": "t"}}, "definitions": {"d": S}},
+        [],
+        PATCH,
+        PATCH,
+    ),
     ('{"type": "object"}', '{"type":"object"}', [], PATCH, PATCH),
     ('{"type":"object"}', '{"type":"object"}', [], "1.2.3", "1.2.3"),
 ]

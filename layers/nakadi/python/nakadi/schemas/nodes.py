@@ -126,7 +126,7 @@ def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
     if any(combinator in schema for combinator in COMBINATOR_KEYWORDS):
         return _parse_combination_schema(schema, annotations, draft)
     if "$ref" in schema:
-        return ReferenceNode(annotations, schema["$ref"])
+        return ReferenceNode(NO_ANNOTATIONS, schema["$ref"])  # keywords next to a reference are ignored
     return _node_of_type(schema, annotations, draft)
 
 
