@@ -39,6 +39,7 @@ def test_a_batch_can_be_for_one_subscription(header):
         ),
         ("CONSUMER_SUBSCRIPTION_ID=1-2-3", "header tag value: 1-2-3 is not an UUID"),
         ("DEBUG_PUBLISHER_TOPIC_ID=x", "header tag unsupported: DEBUG_PUBLISHER_TOPIC_ID"),
+        ("debug_publisher_topic_id=x", "header tag unsupported: debug_publisher_topic_id"),
     ],
 )
 def test_tags_that_make_no_sense(header, detail):

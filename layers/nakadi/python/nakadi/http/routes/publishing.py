@@ -227,7 +227,7 @@ def _parse_header_pair(entry: str, entry_count: int) -> tuple[str, str]:
         raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entry_count}")
     name, value = parts[0].upper(), parts[1]
     if name == FORBIDDEN_DEBUG_HEADER_KEY:
-        raise Invalid(f"header tag unsupported: {name}")
+        raise Invalid(f"header tag unsupported: {parts[0]}")
     if name != SUBSCRIPTION_ID_HEADER_KEY:
         raise Invalid(f"invalid header tag: {parts[0]}")
     if _UUID_PATTERN.fullmatch(value) is None:
