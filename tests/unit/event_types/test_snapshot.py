@@ -72,6 +72,16 @@ def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
     assert ends_of(view) == ("001-0001-000000000000000000", newest)
 
 
+def test_a_partition_begins_in_the_timeline_that_added_it():
+    """The oldest offset of a partition that was added later, and BEGIN, are in the timeline that was active then.
+
+    (C43)
+    """
+    view = a_view(TimelineWithPast([5]), TimelineWithPast([5, 3]))
+    assert ends_of(view, "1") == ("001-0002-000000000000000000", "001-0002-000000000000000002")
+    assert resolve_offset(view, "BEGIN", "1") == "001-0002--1"
+
+
 def test_deleted_timelines_are_ignored():
     """The ends are those of the timelines that still have their events. (C13, C15)"""
     view = a_view(TimelineWithPast([3], deleted=True), TimelineWithPast([4], expired=[2]), TimelineWithPast([0]))
