@@ -103,6 +103,20 @@ def test_headers_may_be_long(wire):
     assert json.loads(wire.response()[2])["headers"]["x-nakadi-cursors"] == cursors
 
 
+def test_blanks_around_the_value_of_a_header_do_not_belong_to_it(wire):
+    """A flow id has neither the blanks before it nor those after it. (R38)"""
+    wire.send("GET /echo HTTP/1.1", "X-Flow-Id: \t a b \t ")
+
+    assert json.loads(wire.response()[2])["headers"]["x-flow-id"] == "a b"
+
+
+def test_a_repeated_header_counts_as_one(wire):
+    """The values of a repeated header are joined with commas. (R38)"""
+    wire.send("GET /echo HTTP/1.1", "X-Flow-Id: a", "X-Flow-Id: b ")
+
+    assert json.loads(wire.response()[2])["headers"]["x-flow-id"] == "a, b"
+
+
 def a_head(size):
     """The head of a request, with exactly this number of bytes."""
     beginning = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: "

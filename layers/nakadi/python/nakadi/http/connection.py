@@ -263,7 +263,8 @@ class Connection(asyncio.Protocol):
             return
         if len(self._headers) >= MAX_HEADER_COUNT:
             self._stop_parsing(TOO_MANY_HEADERS_REFUSAL)
-        name = name.lower()
+        # The parser removes the blanks before a value, but not those after it.
+        name, value = name.lower(), value.rstrip(b" \t")
         if name == b"expect" and value.lower() == b"100-continue":
             self._awaits_go_ahead = True
         self._headers.append((name, value))
