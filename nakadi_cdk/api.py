@@ -108,13 +108,24 @@ class Api(Construct):
         self.access_log = logs.LogGroup(
             self, "AccessLog", retention=log_retention, removal_policy=RemovalPolicy.DESTROY
         )
-        self.api = apigateway.SpecRestApi(
+        self.api = self._create_api(api_name, limits, has_domain=domain is not None)
+        if limits.web_acl_arn:
+            stage = self.api.deployment_stage
+            wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
+        self._allow_invocations()
+        self.url = f"https://{domain.name}/" if domain else self.api.url
+        self.domain_target = ""
+        if domain:
+            self._add_domain(domain)
+
+    def _create_api(self, name: str, limits: Limits, *, has_domain: bool) -> apigateway.SpecRestApi:
+        return apigateway.SpecRestApi(
             self,
             "Rest",
-            rest_api_name=api_name,
+            rest_api_name=name,
             api_definition=apigateway.ApiDefinition.from_inline(self._definition(gateway_document())),
             endpoint_types=[apigateway.EndpointType.REGIONAL],
-            disable_execute_api_endpoint=bool(domain),
+            disable_execute_api_endpoint=has_domain,
             # Functions get bodies as clients sent them, and know more encodings than the gateway.
             binary_media_types=["*/*"],
             cloud_watch_role=True,
@@ -131,14 +142,6 @@ class Api(Construct):
                 method_options=_public_path_options(limits),
             ),
         )
-        if limits.web_acl_arn:
-            stage = self.api.deployment_stage
-            wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
-        self._allow_invocations()
-        self.url = f"https://{domain.name}/" if domain else self.api.url
-        self.domain_target = ""
-        if domain:
-            self._add_domain(domain)
 
     def keep_link_active(self, housekeeping: lambda_.Function) -> None:
         """Call the streaming service weekly, since AWS removes a link that is idle for 60 days."""

@@ -125,10 +125,26 @@ class NakadiBroker(Construct):
     ) -> None:
         super().__init__(scope, name)
         self.context = context
+        self._log_retention = logs.RetentionDays[LOG_DAYS[context.log_days]]
         _apply_permissions_boundary(self, context)
-        log_retention = logs.RetentionDays[LOG_DAYS[context.log_days]]
         self.data = data or NakadiData(self, "Data", context=context)
-        self.functions = Functions(
+        self.functions = self._create_functions(context)
+        self.streaming = None if context.asleep else self._create_streaming(context, network)
+        self.direct = self._create_direct(context)
+        self.api = self._create_api(context)
+        self.observability = self._create_observability(context)
+        if self.streaming:
+            self.api.keep_link_active(self.functions.link_keeper)
+        if context.fans_out:
+            self._grant_fan_out()
+        self._grant_sinks()
+        if context.table_job:
+            self._grant_job_starts(context.table_job)
+        if data is None:
+            self._depend_on_data()
+
+    def _create_functions(self, context: Context) -> Functions:
+        return Functions(
             self,
             "Functions",
             data=self.data,
@@ -142,60 +158,11 @@ class NakadiBroker(Construct):
                 indexers=context.indexers,
             ),
             index_every=Duration.seconds(context.index_seconds),
-            log_retention=log_retention,
+            log_retention=self._log_retention,
             tracing_layers=context.otel_layers.split(",") if context.otel_layers else (),
         )
-        self.streaming = None if context.asleep else self._create_streaming(context, log_retention, network)
-        if context.fans_out:
-            self._grant_fan_out()
-        self._grant_sinks()
-        self.direct = self._create_direct(context)
-        self.api = Api(
-            self,
-            "Api",
-            api_name=context.prefix,
-            functions=self._api_functions(context),
-            streaming=self.streaming,
-            limits=Limits(
-                requests_per_second=context.requests_per_second,
-                requests_burst=context.requests_burst,
-                public_requests_per_second=context.public_requests_per_second,
-                authorizer_cache_seconds=context.authorizer_cache_seconds,
-                web_acl_arn=context.web_acl_arn,
-                detailed_metrics=context.detailed_metrics,
-            ),
-            log_retention=log_retention,
-            domain=Domain(name=context.domain, certificate_arn=context.certificate_arn) if context.domain else None,
-            console=_console_source(context),
-        )
-        if self.streaming:
-            self.api.keep_link_active(self.functions.link_keeper)
-        self.observability = Observability(
-            self,
-            "Observability",
-            data=self.data,
-            api=self.api.api,
-            functions=self.functions,
-            streaming=self.streaming,
-            direct=self.direct,
-            options=AlarmOptions(
-                alarm_email=context.alarm_email,
-                more_alarms=context.more_alarms,
-                dashboard=context.dashboard,
-                late_seconds=context.late_seconds if context.table_job else 0,
-            ),
-        )
-        if context.table_job:
-            self._grant_job_starts(context.table_job)
-        if data is None:
-            # Functions and tasks know the data by name only, so CloudFormation cannot infer this order.
-            self.functions.node.add_dependency(self.data)
-            if self.streaming:
-                self.streaming.node.add_dependency(self.data)
 
-    def _create_streaming(
-        self, context: Context, log_retention: logs.RetentionDays, network: Network | None
-    ) -> Streaming:
+    def _create_streaming(self, context: Context, network: Network | None) -> Streaming:
         return Streaming(
             self,
             "Streaming",
@@ -209,13 +176,33 @@ class NakadiBroker(Construct):
                 max_tasks=context.streaming_max_tasks,
                 streams_per_task=context.streams_per_task,
             ),
-            log_retention=log_retention,
+            log_retention=self._log_retention,
             image=context.image,
             direct=bool(context.direct_domain),
             network=self.data.cluster.network if self.data.cluster else network or self._find_network(),
             private=context.network == "private",
             tls=context.task_tls,
             sink_services=("kms", *context.targets_by_service) if context.sinks else (),
+        )
+
+    def _create_api(self, context: Context) -> Api:
+        return Api(
+            self,
+            "Api",
+            api_name=context.prefix,
+            functions=self._api_functions(context),
+            streaming=self.streaming,
+            limits=Limits(
+                requests_per_second=context.requests_per_second,
+                requests_burst=context.requests_burst,
+                public_requests_per_second=context.public_requests_per_second,
+                authorizer_cache_seconds=context.authorizer_cache_seconds,
+                web_acl_arn=context.web_acl_arn,
+                detailed_metrics=context.detailed_metrics,
+            ),
+            log_retention=self._log_retention,
+            domain=Domain(name=context.domain, certificate_arn=context.certificate_arn) if context.domain else None,
+            console=_console_source(context),
         )
 
     def _api_functions(self, context: Context) -> Mapping[str, lambda_.IFunction]:
@@ -232,6 +219,23 @@ class NakadiBroker(Construct):
             return None
         domain = Domain(name=context.direct_domain, certificate_arn=context.direct_certificate_arn)
         return Direct(self, "Direct", streaming=self.streaming, domain=domain, web_acl_arn=context.web_acl_arn)
+
+    def _create_observability(self, context: Context) -> Observability:
+        return Observability(
+            self,
+            "Observability",
+            data=self.data,
+            api=self.api.api,
+            functions=self.functions,
+            streaming=self.streaming,
+            direct=self.direct,
+            options=AlarmOptions(
+                alarm_email=context.alarm_email,
+                more_alarms=context.more_alarms,
+                dashboard=context.dashboard,
+                late_seconds=context.late_seconds if context.table_job else 0,
+            ),
+        )
 
     def _grant_fan_out(self) -> None:
         """Let tasks register consumers, and let housekeeping remove abandoned ones, even while the stage is asleep."""
@@ -260,6 +264,12 @@ class NakadiBroker(Construct):
                 resources=[f"arn:{Aws.PARTITION}:glue:{Aws.REGION}:{Aws.ACCOUNT_ID}:job/{job}"],
             )
         )
+
+    def _depend_on_data(self) -> None:
+        """Create the data first. Functions and tasks only know its names, so CloudFormation cannot infer this order."""
+        self.functions.node.add_dependency(self.data)
+        if self.streaming:
+            self.streaming.node.add_dependency(self.data)
 
     def _find_network(self) -> Network | None:
         return existing_network(self, self.context.vpc_id, self.context.subnets) if self.context.vpc_id else None

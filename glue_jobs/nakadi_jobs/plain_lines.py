@@ -184,41 +184,70 @@ class Reader:
         """
         if not text.isascii():
             text.decode()
-        count = len(starts) - 1
-        lines = pa.LargeStringArray.from_buffers(count, pa.py_buffer(starts), pa.py_buffer(text))
+        lines = pa.LargeStringArray.from_buffers(len(starts) - 1, pa.py_buffer(starts), pa.py_buffer(text))
+        doubtful = self._doubtful_mask(lines)
+        line = self._parse(text, len(lines))
+        has_blanks = any(each in text for each in _BLANKS_BEFORE_COLONS)
+        payload = self._convert_event(line.field("event"), text, _count_with_blanks if has_blanks else _count_members)
+        if payload.doubtful is not None:
+            doubtful |= payload.doubtful
+        for name in ("partition", "offset", "time"):
+            doubtful |= ~_validity_mask(line.field(name))
+        lacking: Mask = _count_in_lines(lines, has_blanks=has_blanks) > _count_in_columns(line, self._line, payload)
+        columns = {
+            **{each.name.lower(): payload.values.field(each.name) for each in payload.values.type},
+            **self._nakadi_columns(text, starts, lines, line, topic.timeline, lacking & ~doubtful),
+        }
+        rows = pa.Table.from_arrays(
+            [
+                columns[field.name.lower()] if field.name.lower() in columns else pa.nulls(len(lines), field.type)
+                for field in self.schema
+            ],
+            schema=self.schema,
+        )
+        is_of_topic = compute.fill_null(compute.equal(line.field("topic"), topic.name), fill_value=False)
+        kept = ~doubtful & _to_numpy(is_of_topic)
+        left = [text[starts[at] : starts[at + 1]] for at in np.flatnonzero(doubtful)]
+        return Rows(rows if kept.all() else rows.filter(pa.array(kept)), left)
+
+    def _doubtful_mask(self, lines: pa.Array) -> Mask:
+        """The lines of which Arrow might change a value, by their text."""
+        doubtful: Mask = np.zeros(len(lines), np.bool_)
         suspicious = compute.match_substring_regex(lines, self._suspicious)
-        doubtful: Mask = np.zeros(count, np.bool_)
         if compute.any(suspicious).as_py():
-            at, found = np.flatnonzero(_to_numpy(suspicious)), lines.filter(suspicious)
-            doubtful[at] = _to_numpy(compute.match_substring_regex(found, self._doubtful)) | _lone_halves_mask(found)
+            found = lines.filter(suspicious)
+            doubtful[_to_numpy(suspicious)] = _to_numpy(
+                compute.match_substring_regex(found, self._doubtful)
+            ) | _lone_halves_mask(found)
+        return doubtful
+
+    def _parse(self, text: bytes, count: int) -> pa.StructArray:
+        """The values of each line but those of open objects."""
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
         if len(table) != count:
             raise ValueError("empty lines")
-        line = pa.StructArray.from_arrays(
+        return pa.StructArray.from_arrays(
             [column.combine_chunks() for column in table.columns], names=table.column_names
         )
-        event = line.field("event")
-        has_blanks = any(each in text for each in _BLANKS_BEFORE_COLONS)
+
+    def _convert_event(self, event: pa.StructArray, text: bytes, count: CountMembers) -> _Column:
+        """The columns of the events, with the open objects that are read from the text of all lines."""
         opened = self._opened.decode_lines(text) if self._may_have_opened(text) else []
-        made = _convert(
-            event,
-            self.columns,
-            _column_types(self.schema, self.columns),
-            _OpenedValues(opened, _count_with_blanks if has_blanks else _count_members).members(len(HEADER)),
-        )
-        members = _count_in_columns(line, self._line, made)
-        lacking: Mask = _count_in_lines(lines, has_blanks=has_blanks) > members
-        doubtful = doubtful if made.doubtful is None else doubtful | made.doubtful
+        wanted = _column_types(self.schema, self.columns)
+        return _convert(event, self.columns, wanted, _OpenedValues(opened, count).members(len(HEADER)))
+
+    def _nakadi_columns(
+        self, text: bytes, starts: Any, lines: pa.Array, line: pa.StructArray, timeline: int, with_text: Mask
+    ) -> Mapping[str, pa.Array]:
+        """The columns that tables have beside those of their events. Rows `with_text` also hold the event's text."""
+        event = line.field("event")
         heads = _to_numpy(compute.find_substring(lines, EVENT_MARKER)).astype(np.int64)
-        for name in ("partition", "offset", "time"):
-            doubtful |= ~_validity_mask(line.field(name))
         # Behind the event are a brace and the newline.
         sizes = np.where(heads < 0, 0, np.maximum(np.diff(starts) - heads - len(EVENT_MARKER) - 2, 0)).astype(np.int32)
         tombstones = ~_validity_mask(event) & (heads < 0)
-        texts = _event_texts(text, starts, heads, lacking & ~doubtful & ~tombstones)
-        places = {
-            "nakadi_timeline": pa.array(np.full(count, topic.timeline, np.int32)),
+        return {
+            "nakadi_timeline": pa.array(np.full(len(lines), timeline, np.int32)),
             "nakadi_partition": line.field("partition"),
             "nakadi_offset": line.field("offset"),
             "nakadi_time": compute.cast(line.field("time"), UTC_TIME),
@@ -228,22 +257,8 @@ class Reader:
             "nakadi_tombstone": pa.array(tombstones),
             "nakadi_size": pa.array(sizes),
             "nakadi_publisher": _publisher_column(event, self.columns),
-            "nakadi_event": texts,
+            "nakadi_event": _event_texts(text, starts, heads, with_text & ~tombstones),
         }
-        payload = {name.lower(): made.values.field(name) for name in (each.name for each in made.values.type)}
-        columns = {**payload, **places}
-        rows = pa.Table.from_arrays(
-            [
-                columns[field.name.lower()] if field.name.lower() in columns else pa.nulls(count, field.type)
-                for field in self.schema
-            ],
-            schema=self.schema,
-        )
-        kept = ~doubtful
-        if not compute.all(compute.equal(line.field("topic"), topic.name)).as_py():
-            kept &= _to_numpy(compute.fill_null(compute.equal(line.field("topic"), topic.name), fill_value=False))
-        left = [text[starts[at] : starts[at + 1]] for at in np.flatnonzero(doubtful)]
-        return Rows(rows if kept.all() else rows.filter(pa.array(kept)), left)
 
 
 class _Topic(NamedTuple):

@@ -112,8 +112,6 @@ log = logging.getLogger(__name__)
 # The size up to which Avro is read on the event loop, which takes a few milliseconds.
 MAX_AVRO_BYTES_AT_ONCE = 16 * 1024
 
-NO_APPEND_RESULTS: AppendResultByPartition = {}
-
 # A switch of timelines takes well under a second; a batch that waits for a switch reads the event type again this
 # often.
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
@@ -294,21 +292,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         while True:
             try:
                 prepared = prepare(event_type, sent, sender)
-                partitions, by_partition = prepared.partitions, prepared.records
-                timeline, fates = event_type.timeline, NO_APPEND_RESULTS
-                if by_partition:
-                    try:
-                        ids = ids_for_append(event_type, partitions, prepared.eids, sender.directed_to)
-                        append = (
-                            self._append
-                            if self.tracer is None or not sender.trace_context
-                            else partial(self._append_in_span, self.tracer, sender)
-                        )
-                        fates = await append(timeline, by_partition, ids)
-                    except Unavailable as error:
-                        cause = error.__cause__ or error
-                        log.warning("Append to %s failed, outcome unknown: %s", name, cause, exc_info=True)
-                        fates = dict.fromkeys(by_partition, AppendRefused("internal error"))
+                fates = await self._append_prepared(event_type, prepared, sender)
             except (SealedTopic, UnknownTopic):
                 await LEAVE_LOOP
                 event_type = self._await_next_timeline(event_type, deadline)
@@ -319,11 +303,27 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 event_type = newer
             else:
                 if set(map(type, fates.values())) <= {AppendStored}:
-                    count(name, len(partitions), len(body))
-                    self.metrics.partition_loads.count_batch(name, by_partition, timeline.partitions)
-                    return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
+                    count(name, len(prepared.partitions), len(body))
+                    self.metrics.partition_loads.count_batch(name, prepared.records, event_type.timeline.partitions)
+                    return BatchOutcome(BatchStatus.STORED, stored_count=len(prepared.partitions))
                 await LEAVE_LOOP
-                return self._partial_outcome(name, sent, partitions, fates, count)
+                return self._partial_outcome(name, sent, prepared.partitions, fates, count)
+
+    async def _append_prepared(
+        self, event_type: EventType, prepared: PartitionedRecords, sender: BatchSender
+    ) -> AppendResultByPartition:
+        """Append the records of a batch. If it is unknown whether they were stored, they count as refused."""
+        if not prepared.records:
+            return {}
+        ids = ids_for_append(event_type, prepared.partitions, prepared.eids, sender.directed_to)
+        try:
+            if self.tracer is None or not sender.trace_context:
+                return await self._append(event_type.timeline, prepared.records, ids)
+            return await self._append_in_span(self.tracer, sender, event_type.timeline, prepared.records, ids)
+        except Unavailable as error:
+            cause = error.__cause__ or error
+            log.warning("Append to %s failed, outcome unknown: %s", event_type.name, cause, exc_info=True)
+            return dict.fromkeys(prepared.records, AppendRefused("internal error"))
 
     async def _append(
         self, timeline: Timeline, records: Mapping[int, Sequence[Record]], ids: EventIds | None
