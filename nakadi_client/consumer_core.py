@@ -24,7 +24,7 @@ import msgspec
 
 from nakadi_client.answers import Answer
 from nakadi_client.batches import Batch
-from nakadi_client.decoding import Cursor, LineDecoder
+from nakadi_client.decoding import Cursor, Decoded, LineDecoder
 from nakadi_client.errors import EventsUnreadable, NakadiError, NoAnswer
 from nakadi_client.pauses import Pauses
 
@@ -385,24 +385,27 @@ class ConsumerCore:
         if is_new:
             self._tell({place}, set())
         if decoded.line.events or decoded.poison:
-            self._numbers += 1
-            self._ready.append(
-                Batch(
-                    decoded.line.events or [],
-                    cursor,
-                    session.stream_id,
-                    self._numbers,
-                    before=session.positions.get(place),
-                    poison=decoded.poison,
-                )
-            )
-            if not session.uncommitted:
-                session.clock_since = now
-            session.uncommitted += 1
+            self._queue_batch(session, cursor, decoded, now)
         elif not any(each.cursor.place == place for each in (*self._ready, *session.in_hand.values())):
             self._note_end(place, cursor.offset)
         session.positions[place] = cursor.offset
         self._look_for_lost(session, now)
+
+    def _queue_batch(self, session: _Session, cursor: Cursor, decoded: Decoded, now: float) -> None:
+        self._numbers += 1
+        self._ready.append(
+            Batch(
+                decoded.line.events or [],
+                cursor,
+                session.stream_id,
+                self._numbers,
+                before=session.positions.get(cursor.place),
+                poison=decoded.poison,
+            )
+        )
+        if not session.uncommitted:
+            session.clock_since = now
+        session.uncommitted += 1
 
     def _handle_unreadable_events(self, place: Place, why: str, now: float) -> None:
         """Note that the broker cannot read the next events of a partition. The stream continues with its other

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from nakadi.app.core import BrokerCore
+from nakadi.app.settings import Settings
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.adoption import TopicAdoption
 from nakadi.event_types.creation import EventTypeCreation
@@ -44,13 +45,7 @@ def make_registration_services(
     """
     long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
     readers = SchemaReaders(core.event_types, core.permissions, get_dependents)
-    limits = EventTypeLimits(
-        default_partitions=core.settings.default_partitions,
-        max_partitions=core.settings.max_partitions,
-        retention_min=core.settings.retention_min_ms,
-        retention_default=core.settings.retention_default_ms,
-        retention_max=core.settings.retention_max_ms,
-    )
+    limits = _event_type_limits(core.settings)
     return RegistrationServices(
         long_work_queue=long_work_queue,
         creation=EventTypeCreation(
@@ -63,9 +58,7 @@ def make_registration_services(
             limits=limits,
             long_work_queue=long_work_queue,
             permissions=core.permissions,
-            reserved_names=frozenset(
-                {AUDIT_LOG, *KPI_EVENT_TYPES, core.settings.dead_letter_queue, core.settings.dead_letter_redrive}
-            ),
+            reserved_names=_reserved_names(core.settings),
         ),
         update=EventTypeUpdate(
             event_types=core.event_types,
@@ -112,3 +105,18 @@ def make_registration_services(
         ),
         readers=readers,
     )
+
+
+def _event_type_limits(settings: Settings) -> EventTypeLimits:
+    return EventTypeLimits(
+        default_partitions=settings.default_partitions,
+        max_partitions=settings.max_partitions,
+        retention_min=settings.retention_min_ms,
+        retention_default=settings.retention_default_ms,
+        retention_max=settings.retention_max_ms,
+    )
+
+
+def _reserved_names(settings: Settings) -> frozenset[str]:
+    """The names of event types that the broker itself creates."""
+    return frozenset({AUDIT_LOG, *KPI_EVENT_TYPES, settings.dead_letter_queue, settings.dead_letter_redrive})

@@ -98,21 +98,24 @@ def _known_objects(
     return {}
 
 
-class _Copy(Struct, frozen=True):
-    """The pieces of the three tables of DynamoDB, the Iceberg tables with the keys of their files, and why the backup
-    leaves out others.
+class _Copy(Struct, frozen=True, kw_only=True):
+    """The pieces of the three tables of DynamoDB, and their contents; the objects of the archive, and the keys of those
+    that are missing; the Iceberg tables with their files, and why the backup leaves out others.
     """
 
+    contents: Contents
     coordination: Sequence[str]
     documents: Sequence[str]
     log_index: Sequence[str]
+    objects: Sequence[CopiedObject]
+    missing: Sequence[str]
     tables: Sequence[CopiedTable]
-    table_keys: Sequence[str]
+    table_files: Sequence[CopiedObject]
     left_out: Sequence[str]
 
 
-class _TableChanged(Exception):
-    """Raised with the key of a table's file that no longer exists."""
+class _ChangedMeanwhile(Exception):
+    """Raised with a sentence about what changed during the copy, so that its parts do not fit each other."""
 
 
 class _BackupRun(Struct, frozen=True):
@@ -125,62 +128,73 @@ class _BackupRun(Struct, frozen=True):
 
     def take(self) -> tuple[StageManifest, Sequence[str]]:
         began_at = self.now()
-        place, stage = self.place, self.stage
-        stage.require_stream()
-        objects = _known_objects(place, place.archive, lambda manifest: manifest.objects)
-        archive = _Copier(stage.archive, place.archive, objects, COPYING_THREADS)
-        files = _known_objects(place, place.tables, lambda manifest: manifest.table_files)
-        tables = _Copier(stage.table_files, place.tables, files, TABLE_COPYING_THREADS)
-        for attempt in range(1, MAX_COPIES + 1):
-            contents = Contents()
-            try:
-                copy = self._copy_tables(contents)
-            except _TableChanged as change:
-                problem: str | None = f"A job has removed {change} of a table meanwhile."
-                continue
-            problem = contents.problem
-            if problem:
-                continue
-            copied, missing = archive.copy(sorted(contents.archive_keys))
-            table_files, gone = tables.copy(copy.table_keys)
-            if gone:
-                problem = f"A job has removed {gone[0]} of a table meanwhile."
-            elif not missing or attempt == MAX_COPIES:
-                break
-        else:
-            raise BackupFailed(f"{problem} It was so in {MAX_COPIES} copies.")
+        self.stage.require_stream()
+        copy = self._copy_until_consistent()
         manifest = StageManifest(
             id=backup_id(began_at),
-            stage=stage.address.name,
-            region=stage.address.region,
+            stage=self.stage.address.name,
+            region=self.stage.address.region,
             began_at=began_at,
             ended_at=self.now(),
             version=self.version,
             documents=copy.documents,
             coordination=copy.coordination,
             log_index=copy.log_index,
-            objects=place.add_rows(copied),
-            event_types=len(contents.event_types),
-            archived_bytes=sum(each.size for each in copied),
-            missing=missing,
-            tables=place.add_rows(copy.tables),
-            table_files=place.add_rows(table_files),
-            table_bytes=sum(each.size for each in table_files),
+            objects=self.place.add_rows(copy.objects),
+            event_types=len(copy.contents.event_types),
+            archived_bytes=sum(each.size for each in copy.objects),
+            missing=copy.missing,
+            tables=self.place.add_rows(copy.tables),
+            table_files=self.place.add_rows(copy.table_files),
+            table_bytes=sum(each.size for each in copy.table_files),
         )
-        place.add_manifest(manifest)
+        self.place.add_manifest(manifest)
         elsewhere = (
             f"It has none of the events in the storage {storage}, which is in Kafka."
-            for storage in sorted(contents.storages_elsewhere)
+            for storage in sorted(copy.contents.storages_elsewhere)
         )
         return manifest, [*elsewhere, *copy.left_out]
 
-    def _copy_tables(self, contents: Contents) -> _Copy:
+    def _copy_until_consistent(self) -> _Copy:
+        place, stage, problem = self.place, self.stage, ""
+        objects = _known_objects(place, place.archive, lambda manifest: manifest.objects)
+        archive = _Copier(stage.archive, place.archive, objects, COPYING_THREADS)
+        files = _known_objects(place, place.tables, lambda manifest: manifest.table_files)
+        tables = _Copier(stage.table_files, place.tables, files, TABLE_COPYING_THREADS)
+        for attempt in range(1, MAX_COPIES + 1):
+            try:
+                return self._copy(archive, tables, may_miss_objects=attempt == MAX_COPIES)
+            except _ChangedMeanwhile as change:
+                problem = str(change)
+        raise BackupFailed(f"{problem} It was so in {MAX_COPIES} copies.")
+
+    def _copy(self, archive: _Copier, table_files: _Copier, *, may_miss_objects: bool) -> _Copy:
+        """Copy everything in the order of this module's description. Raises `_ChangedMeanwhile`."""
+        contents = Contents()
         coordination = self.place.add_rows(self._coordination_items(contents))
         documents = self.place.add_rows(self._documents(contents))
         tables, keys, left_out = self._find_iceberg_tables()
         self.stage.wait_until_indexed(self.now(), self.now)
         log_index = self.place.add_rows(self._index_items(contents))
-        return _Copy(coordination, documents, log_index, tables, keys, left_out)
+        if contents.problem:
+            raise _ChangedMeanwhile(contents.problem)
+        objects, missing = archive.copy(sorted(contents.archive_keys))
+        files, gone = table_files.copy(keys)
+        if gone:
+            raise _ChangedMeanwhile(_removal_message(gone[0]))
+        if missing and not may_miss_objects:
+            raise _ChangedMeanwhile(f"The archive object {missing[0]} was removed meanwhile.")
+        return _Copy(
+            contents=contents,
+            coordination=coordination,
+            documents=documents,
+            log_index=log_index,
+            objects=objects,
+            missing=missing,
+            tables=tables,
+            table_files=files,
+            left_out=left_out,
+        )
 
     def _find_iceberg_tables(self) -> tuple[Sequence[CopiedTable], Sequence[str], Sequence[str]]:
         """The Iceberg tables, the keys of their files, and why others are left out."""
@@ -201,7 +215,7 @@ class _BackupRun(Struct, frozen=True):
         try:
             return read_whole_object(self.stage.table_files, key)
         except ArchiveObjectGone as error:
-            raise _TableChanged(key) from error
+            raise _ChangedMeanwhile(_removal_message(key)) from error
 
     def _coordination_items(self, contents: Contents) -> Iterator[Item]:
         for item in filter(is_lasting, self.stage.scan(COORDINATION_TABLE)):
@@ -232,6 +246,10 @@ class _BackupRun(Struct, frozen=True):
                 for item in self.stage.query(LOG_INDEX_TABLE, segments_key(name, partition)):
                     if contents.add_segment((name, partition), item):
                         yield item
+
+
+def _removal_message(key: str) -> str:
+    return f"A job has removed {key} of a table meanwhile."
 
 
 def find_damage(place: BackupPlace, backup_ids: Sequence[str]) -> Sequence[str]:

@@ -317,17 +317,14 @@ class SubscriptionStreams:
     ) -> SubscriptionDriver:
         known = KnownEventTypes(joined.event_types, self._monitor.check_soon)
         overseen = {each.name for each in joined.event_types}
-        members = self._sessions_of(joined.subscription.id)
-        access = self._access
-
-        def find_start(partition: EventTypePartition, stored: Position) -> PartitionStart:
-            return self._starts.find(partition, stored, known.get(partition.event_type))
-
-        redrive = self._bounds.redrive_event_type
-        attached = "" if redrive in joined.subscription.event_types else redrive
         policy = retry_policy_from_annotations(joined.subscription.annotations)
         store = ParkedEventStore(self._coordination, joined.subscription.id)
         parking = ParkingService(store, self._clock, parks_keys=policy is not None and policy.parks_keys)
+        context = self._new_session_context(joined, known)
+        session = SubscriptionSession(joined.id, joined.limits, self._clock.monotonic(), context, policy)
+
+        def find_start(partition: EventTypePartition, stored: Position) -> PartitionStart:
+            return self._starts.find(partition, stored, known.get(partition.event_type))
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
@@ -337,23 +334,10 @@ class SubscriptionStreams:
                 endings.append(self._monitor.follow(driver, None, start.event_type))
             return self._new_source(partition, start, parking)
 
-        context = SessionContext(
-            measure_distance=known.event_distance,
-            is_deliverable=delivery_filter(
-                access, joined.subscription.id, joined.subject, attached, accepts=joined.accepts
-            ),
-            filters_events=joined.accepts is not None,
-            memory=joined.memory,
-            lease=joined.lease,
-            reading_rules=access,
-            attached_event_type=attached,
-            has_objective=partial(self._freshness.has_objective, joined.subscription.id),
-        )
-        session = SubscriptionSession(joined.id, joined.limits, self._clock.monotonic(), context, policy)
         driver = SubscriptionDriver(
             session,
             SessionCallExecutor(
-                members,
+                self._sessions_of(joined.subscription.id),
                 session,
                 find_start,
                 partial(self._dead_letters.publish_or_skip, joined.subscription),
@@ -370,6 +354,22 @@ class SubscriptionStreams:
             count_consumed=partial(self._freshness.count, joined.subscription.id),
         )
         return driver
+
+    def _new_session_context(self, joined: JoinedStream, known: KnownEventTypes) -> SessionContext:
+        redrive = self._bounds.redrive_event_type
+        attached = "" if redrive in joined.subscription.event_types else redrive
+        return SessionContext(
+            measure_distance=known.event_distance,
+            is_deliverable=delivery_filter(
+                self._access, joined.subscription.id, joined.subject, attached, accepts=joined.accepts
+            ),
+            filters_events=joined.accepts is not None,
+            memory=joined.memory,
+            lease=joined.lease,
+            reading_rules=self._access,
+            attached_event_type=attached,
+            has_objective=partial(self._freshness.has_objective, joined.subscription.id),
+        )
 
     def _new_source(self, partition: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
         """The source of the events: the log, or parked events first."""
