@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from enum import Enum, auto
 
 import msgspec
@@ -116,7 +117,9 @@ class Delivery:
                     arrived.set_result(None)
 
             def tell(_delivery: Delivery) -> None:
-                loop.call_soon_threadsafe(wake)
+                # Raised if the loop has ended meanwhile: nothing waits there any more.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(wake)
 
             self.add_done_callback(tell)
             yield from arrived

@@ -78,12 +78,15 @@ class LocalNakadi:
 
     def events(self, event_type: str) -> list[Any]:
         """Read every event that is stored now, one partition after the other."""
-        found: list[Any] = []
-        for partition in self._client.get(f"/event-types/{event_type}/partitions").raise_for_status().json():
-            bounds = [int(partition[f"{end}_available_offset"].rpartition("-")[2]) for end in ("oldest", "newest")]
-            if (count := bounds[1] - bounds[0] + 1) > 0:
-                found += self._read(event_type, partition["partition"], count)
-        return found
+        partitions = self._client.get(f"/event-types/{event_type}/partitions").raise_for_status().json()
+        begins = [{"partition": each["partition"], "offset": "BEGIN"} for each in partitions]
+        lags = self._client.post(f"/event-types/{event_type}/cursors-lag", json=begins).raise_for_status().json()
+        return [
+            event
+            for each in lags
+            if each["unconsumed_events"]
+            for event in self._read(event_type, each["partition"], each["unconsumed_events"])
+        ]
 
     def committed(self, subscription: str) -> Mapping[tuple[str, str], str]:
         """Return the committed offset of each partition, by event type and partition."""
@@ -138,7 +141,7 @@ class Network:
         self.url: str = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._bytes_left: int | None = None
-        self._is_down = False
+        self._down = threading.Event()
         self.connections: int = 0
         threading.Thread(target=self._accept, name="nakadi-network", daemon=True).start()
 
@@ -161,17 +164,17 @@ class Network:
 
     def go_down(self) -> None:
         """Break every connection, and each new one, until `heal`."""
-        self._is_down = True
+        self._down.set()
         self.cut()
 
     def heal(self) -> None:
         """Let everything through again."""
         with self._lock:
             self._bytes_left = None
-        self._is_down = False
+        self._down.clear()
 
     def close(self) -> None:
-        self._is_down = True
+        self._down.set()
         # A thread waits in `accept`, which `close` alone would not end.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -193,7 +196,7 @@ class Network:
             except OSError:
                 return
             self.connections += 1
-            if self._is_down:
+            if self._down.is_set():
                 client.close()
                 continue
             try:
@@ -205,6 +208,10 @@ class Network:
             pair = (client, broker)
             with self._lock:
                 self._pairs.add(pair)
+            if self._down.is_set():
+                # The network went down while this connection was being made, and `cut` did not see it.
+                self._break(pair)
+                continue
             for source, sink, counts in ((client, broker, False), (broker, client, True)):
                 threading.Thread(target=self._pass_on, args=(pair, source, sink, counts), daemon=True).start()
 
