@@ -18,8 +18,9 @@ from nakadi.http.drafts import event_type_draft
 from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
 from nakadi.model.event_type import SchemaDraft, SchemaType
 from nakadi.model.events import EventSlice
-from nakadi.model.outcomes import NotFound, NotPermitted, TryLater
+from nakadi.model.outcomes import NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.ports.event_log import EventLog
+from nakadi.ports.registry import DocumentChange, Registry
 from nakadi.rehearsals.documents import KEPT_FOR, LOST_AFTER, REHEARSALS_KIND, RehearsalState
 from nakadi.rehearsals.history import Span
 from nakadi.rehearsals.job import FAILED_MESSAGE, LOST_MESSAGE, REPORT_INTERVAL_SECONDS
@@ -53,6 +54,27 @@ class GatedLog:
         return getattr(self._log, name)
 
 
+class UnreliableRegistry:
+    """A registry whose next writes of rehearsals fail, without effect or after their effect."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.failing_writes = 0
+        self.fails_after_effect = False
+
+    def write(self, *changes: DocumentChange) -> None:
+        fails = self.failing_writes > 0
+        if fails:
+            self.failing_writes -= 1
+        if not fails or self.fails_after_effect:
+            self._registry.write(*changes)
+        if fails:
+            raise Unavailable("The registry does not answer")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+
 class RehearsalSetup:
     """A broker in memory with `chunks` batches of a thousand events, and rehearsals whose requests never wait."""
 
@@ -63,6 +85,7 @@ class RehearsalSetup:
         body = json.dumps([{"number": number} for number in range(CHUNK)]).encode()
         for _ in range(chunks):
             self.broker.publisher.publish(self.name, body, UNAUTHENTICATED, "")
+        self.registry = UnreliableRegistry(self.broker.registry)
         self.rehearsals = self.open_rehearsals()
 
     def _gate(self, log: EventLog) -> EventLog:
@@ -82,7 +105,7 @@ class RehearsalSetup:
             features=core.features,
             access=ReadAccess(core.event_types, core.permissions, core.features),
             logs=core.logs,
-            registry=core.registry,
+            registry=self.registry,  # type: ignore[arg-type]
             clock=self.clock,
             long_work_queue=LongWorkQueue(),
             metrics=core.metrics,
@@ -216,6 +239,35 @@ def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog
     [document] = world.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == FAILED_MESSAGE
     assert "a secret of the engine" in caplog.text
+
+
+@pytest.mark.parametrize("fails_after_effect", [False, True])
+def test_a_report_that_fails_is_repeated(world, fails_after_effect):
+    """If the registry does not answer a report, the rehearsal continues, whether or not the report was stored. (H10)"""
+    identity = world.start()
+    world.await_reads(1)
+    world.registry.failing_writes, world.registry.fails_after_effect = 1, fails_after_effect
+    world.clock.move(REPORT_INTERVAL_SECONDS)
+    world.open_gate(1)
+    world.await_reads(2)
+    assert world.registry.failing_writes == 0
+    world.clock.move(REPORT_INTERVAL_SECONDS)
+    world.open_gate(1)
+    world.await_reads(3)
+    assert world.read_counts(identity) == (RehearsalState.RUNNING, 2 * CHUNK, 20)
+    world.open_gate()
+    until(lambda: world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
+
+
+@pytest.mark.parametrize("fails_after_effect", [False, True])
+def test_a_result_that_cannot_be_stored_is_stored_later(world, fails_after_effect):
+    """The result of a long rehearsal is not lost because the registry does not answer for a moment. (H10)"""
+    identity = world.start()
+    world.await_reads(1)
+    world.registry.failing_writes, world.registry.fails_after_effect = 2, fails_after_effect
+    world.open_gate()
+    until(lambda: world.count_ended() == {"finished": 1})
+    assert world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30)
 
 
 def test_results_are_kept_for_a_day(world):

@@ -22,7 +22,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 MAX_CHUNK_EVENTS = 1000
 MAX_CHUNK_BYTES = 1_000_000
 
-# The pauses between attempts to read while the log does not answer.
+# The pauses between attempts to read while the log does not answer, or to write the result while the registry does not.
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0)
 
 DURATION_PATTERN = re.compile(r"([1-9][0-9]{0,5})([smhd])")

@@ -16,7 +16,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument, Registry
 from nakadi.rehearsals.documents import REHEARSALS_KIND, Rehearsal, RehearsalState, rehearsal_body
 from nakadi.rehearsals.findings import FindingsCollector
-from nakadi.rehearsals.history import HistoryReader, PartitionSpan
+from nakadi.rehearsals.history import RETRY_PAUSES_SECONDS, HistoryReader, PartitionSpan
 from nakadi.rehearsals.judge import EventJudge
 from nakadi.rehearsals.pacing import Pacer
 from nakadi.streaming.chunks import EventRun
@@ -58,7 +58,7 @@ class RehearsalJob:
         judge: EventJudge,
         reader: HistoryReader,
         may_read: Callable[[Record], bool],
-        pacer: Pacer,
+        pause: Callable[[float], None],
         registry: Registry,
         clock: Clock,
         metrics: Metrics,
@@ -70,7 +70,8 @@ class RehearsalJob:
         self._judge = judge
         self._reader = reader
         self._may_read = may_read
-        self._pacer = pacer
+        self._pause = pause
+        self._pacer = Pacer(pause)
         self._registry = registry
         self._clock = clock
         self._metrics = metrics
@@ -82,11 +83,11 @@ class RehearsalJob:
         ending = LOST
         try:
             state, detail = self._run_to_state()
-            self._write(state, detail)
+            self._write_until_stored(state, detail)
             ending = state.value
         except RehearsalRemoved:
             ending = REMOVED
-        except Unavailable:
+        except (RehearsalStopped, Unavailable):
             log.warning("Writing the rehearsal %s failed, it will count as lost", self._rehearsal.key, exc_info=True)
         self._metrics.rehearsals_ended.add(1, ending)
 
@@ -136,17 +137,37 @@ class RehearsalJob:
         now = self._clock.monotonic()
         if now - self._reported_at >= REPORT_INTERVAL_SECONDS:
             self._reported_at = now
-            self._write(RehearsalState.RUNNING, "")
+            try:
+                self._write(RehearsalState.RUNNING, "")
+            except Unavailable:
+                log.warning("Writing the rehearsal %s failed, it continues", self._rehearsal.key, exc_info=True)
+
+    def _write_until_stored(self, state: RehearsalState, detail: str) -> None:
+        for seconds in RETRY_PAUSES_SECONDS:
+            try:
+                return self._write(state, detail)
+            except Unavailable:
+                self._pause(seconds)
+        return self._write(state, detail)
 
     def _write(self, state: RehearsalState, detail: str) -> None:
+        """Write the document. Raises `RehearsalRemoved`, or `Unavailable` if it may or may not have been written."""
         now: datetime = self._clock.now()
         written = replace(
             self._rehearsal, state=state, detail=detail, updated_at=now, findings=self._collector.findings
         )
         try:
-            self._registry.write(
-                PutDocument(REHEARSALS_KIND, written.key, rehearsal_body(written), expected_revision=self._revision)
-            )
+            self._put(written)
         except ChangedMeanwhile as error:
-            raise RehearsalRemoved from error
+            # Either a client has removed the document, or an earlier write of this job did succeed.
+            found = self._registry.get(REHEARSALS_KIND, written.key)
+            if found is None:
+                raise RehearsalRemoved from error
+            self._revision = found.revision
+            self._put(written)
+
+    def _put(self, written: Rehearsal) -> None:
+        self._registry.write(
+            PutDocument(REHEARSALS_KIND, written.key, rehearsal_body(written), expected_revision=self._revision)
+        )
         self._revision += 1

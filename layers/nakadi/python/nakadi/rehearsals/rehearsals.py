@@ -52,7 +52,6 @@ from nakadi.rehearsals.findings import Findings, Sample
 from nakadi.rehearsals.history import HistoryReader, Span, partition_spans
 from nakadi.rehearsals.job import RehearsalJob, RehearsalStopped
 from nakadi.rehearsals.judge import make_judge
-from nakadi.rehearsals.pacing import Pacer
 from nakadi.streaming.access import ReadAccess
 
 MAX_RUNNING = 2
@@ -216,7 +215,7 @@ class Rehearsals:
             judge=judge,
             reader=HistoryReader(event_types=self._event_types, logs=self._logs, pause=self._pause),
             may_read=self._may_read_as(subject),
-            pacer=Pacer(self._pause),
+            pause=self._pause,
             registry=self._registry,
             clock=self._clock,
             metrics=self._metrics,
