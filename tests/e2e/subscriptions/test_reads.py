@@ -112,6 +112,7 @@ def test_a_declaration_is_shown_changed_and_withdrawn(api, event_type):
             'Field "reads[0]" `custmer.id` is in no schema of the event types; the nearest is `customer.id`',
         ),
         (["order_number", "customer.id.x"], 'Field "reads[1]" `customer.id.x` is in no schema of the event types'),
+        (["items", "items", "missing"], 'Field "reads[2]" `missing` is in no schema of the event types'),
         (["a..b"], 'Field "reads[0]" must be names with dots between them'),
         ([""], 'Field "reads[0]" must contain at least one character'),
         (["x" * 1001], 'Field "reads[0]" size must be between 0 and 1000'),

@@ -49,9 +49,11 @@ def with_declaration(
     """
     reads, versions = subscription.reads, subscription.declared_versions
     if draft.reads is not UNSET:
-        reads = None if draft.reads is None else tuple(dict.fromkeys(each for each in draft.reads if each is not None))
+        # The check against the API description refuses nulls.
+        paths = [each for each in draft.reads or () if each is not None]
+        _check_declared(paths, event_types)
+        reads = None if draft.reads is None else tuple(dict.fromkeys(paths))
         versions = {} if reads is None else {each.name: str(each.schema.version) for each in event_types}
-        _check_declared(reads or (), event_types)
     projection = subscription.projection if draft.projection is UNSET else bool(draft.projection)
     if projection and reads is None:
         if draft.projection is not UNSET:
