@@ -92,9 +92,9 @@ class Contents:
             return False
         covered = self._covered[partition]
         if segment.first_offset > covered:
-            self._note_gap(partition, covered, segment.first_offset)
+            self._note_problem(_gap_message(partition, covered, segment.first_offset))
         if segment.location is None:
-            self._first_problem = f"Offsets from {segment.first_offset} of {_text(partition)} are not archived."
+            self._note_problem(f"Offsets from {segment.first_offset} of {_text(partition)} are not archived.")
         else:
             self.archive_keys.add(segment.location.key)
         self._covered[partition] = max(covered, segment.end_offset)
@@ -123,7 +123,7 @@ class Contents:
             return self._first_problem
         for partition, end in self._ends.items():
             if self._covered[partition] < end:
-                return f"The index lacks offsets {self._covered[partition]} to {end - 1} of {_text(partition)}."
+                return _gap_message(partition, self._covered[partition], end)
         for event_type in self.event_types.values():
             if problem := self._problem_of_event_type(event_type):
                 return problem
@@ -153,8 +153,8 @@ class Contents:
         end = self._ends.get((topic, int(partition.partition)))
         return end is not None and position.offset >= end
 
-    def _note_gap(self, partition: TopicPartition, start: int, end: int) -> None:
-        self._first_problem = f"The index lacks offsets {start} to {end - 1} of {_text(partition)}."
+    def _note_problem(self, problem: str) -> None:
+        self._first_problem = self._first_problem or problem
 
 
 def is_lasting(item: Item) -> bool:
@@ -193,6 +193,10 @@ def _timelines(event_type: EventType) -> Iterator[Timeline]:
     yield from event_type.timelines
     if event_type.switching_to is not None:
         yield event_type.switching_to
+
+
+def _gap_message(partition: TopicPartition, start: int, end: int) -> str:
+    return f"The index lacks offsets {start} to {end - 1} of {_text(partition)}."
 
 
 def _text(partition: TopicPartition) -> str:
