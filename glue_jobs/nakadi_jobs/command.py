@@ -8,10 +8,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -39,6 +40,8 @@ from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.run_ledger import RunLedger
 from nakadi_jobs.session import CATALOGS, BadCatalog, NoSpark, open_spark
 from nakadi_jobs.spans import Spans, open_spans
+
+Number = TypeVar("Number", int, float)
 
 MAX_FILE_BYTES = 1 << 20
 """The greatest size of a file that an argument names."""
@@ -145,6 +148,29 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     work.add_argument("--master", help="Spark's master, default local[*], or on Glue the one that Glue sets")
     work.add_argument("--memory", default="2g", help="memory of a Spark on this machine, default 2g")
     return parser
+
+
+def at_least(least: Number) -> Callable[[str], Number]:
+    """Return the type of an argument that is a number of the type of `least`, and not below it."""
+    kind = type(least)
+
+    def parse(text: str) -> Number:
+        number = kind(text)
+        if not number >= least:  # NaN is not
+            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        return number
+
+    parse.__name__ = kind.__name__  # argparse names it in the message about a text that is no number
+    return parse
+
+
+def moment(text: str) -> datetime:
+    """Parse an argument that is a moment. One without an offset would mean another moment on each machine."""
+    with suppress(ValueError):
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return found
+    raise argparse.ArgumentTypeError(f"{text} is no RFC 3339 time, such as 2026-11-21T12:00:00Z")
 
 
 EXIT_CODES = """\

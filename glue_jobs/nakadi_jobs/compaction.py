@@ -104,26 +104,36 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for writing and maintaining tables."""
     work = parser.add_argument_group("tables")
-    work.add_argument("--batch-mb", type=int, default=2048, help="compressed megabytes of a commit, default 2048")
-    work.add_argument("--at-once", type=int, default=2, help="event types worked on at the same time, default 2")
     work.add_argument(
-        "--keep-snapshots-days", type=float, default=3.0, help="how long queries can look back, default 3"
+        "--batch-mb", type=command.at_least(1), default=2048, help="compressed megabytes of a commit, default 2048"
+    )
+    work.add_argument(
+        "--at-once", type=command.at_least(1), default=2, help="event types worked on at the same time, default 2"
+    )
+    work.add_argument(
+        "--keep-snapshots-days",
+        type=command.at_least(0.0),
+        default=3.0,
+        help="how long queries can look back, default 3",
     )
     work.add_argument(
         "--keep-days",
-        type=int,
+        type=command.at_least(0),
         default=0,
         help="days for which to keep the state at the end of each day, as the tag day-2026-11-22; default 0",
     )
     work.add_argument(
-        "--orphans-after-days", type=float, default=3.0, help="age at which lost files are removed, default 3"
+        "--orphans-after-days",
+        type=command.at_least(0.0),
+        default=3.0,
+        help="age at which lost files are removed, default 3",
     )
     work.add_argument(
         "--read-damaged", action="store_true", help="read again the objects that were damaged at the last run"
     )
     work.add_argument(
         "--late-after-minutes",
-        type=float,
+        type=command.at_least(0.0),
         default=60.0,
         help="count events as late if they occurred this long before the broker stored them, default 60",
     )

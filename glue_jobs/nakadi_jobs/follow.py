@@ -145,10 +145,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     compaction.add_options(parser)
     rounds = parser.add_argument_group("rounds")
     rounds.add_argument(
-        "--every-seconds", type=float, default=10.0, help="how often to look for new events, default 10"
+        "--every-seconds", type=command.at_least(0.0), default=10.0, help="how often to look for new events, default 10"
     )
     rounds.add_argument(
-        "--tidy-minutes", type=float, default=15.0, help="how often to tidy a table that changes, default 15"
+        "--tidy-minutes",
+        type=command.at_least(0.0),
+        default=15.0,
+        help="how often to tidy a table that changes, default 15",
     )
     rounds.add_argument("--until-idle", action="store_true", help="end as soon as there are no new events")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)

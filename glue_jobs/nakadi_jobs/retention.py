@@ -103,10 +103,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("retention", DESCRIPTION)
     parser.add_argument("--do", choices=("expire", "erase"), default="expire", help="default expire")
     work = parser.add_argument_group("expire")
-    work.add_argument("--grace-hours", type=float, default=24.0, help="how long unneeded objects stay, default 24")
+    work.add_argument(
+        "--grace-hours", type=command.at_least(0.0), default=24.0, help="how long unneeded objects stay, default 24"
+    )
     work.add_argument(
         "--merge-below",
-        type=int,
+        type=command.at_least(0),
         default=8_000,
         metavar="BYTES",
         help="merge adjacent archive objects whose compressed size is smaller; 0 merges none; default 8000",

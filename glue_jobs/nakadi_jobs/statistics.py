@@ -89,12 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("statistics", DESCRIPTION)
     work = parser.add_argument_group("measuring")
-    work.add_argument("--hours", type=int, default=24, help="how long a period is measured, default 24")
-    work.add_argument("--until", help="up to this RFC 3339 time, default now")
+    work.add_argument("--hours", type=command.at_least(1), default=24, help="how long a period is measured, default 24")
+    work.add_argument("--until", type=command.moment, help="up to this RFC 3339 time, default now")
     work.add_argument("--window-minutes", type=int, default=60, help="a divisor of a day, at least 60; default 60")
-    work.add_argument("--max-partitions", type=int, default=8, help="as NAKADI_MAX_PARTITIONS, default 8")
+    work.add_argument(
+        "--max-partitions", type=command.at_least(1), default=8, help="as NAKADI_MAX_PARTITIONS, default 8"
+    )
     work.add_argument("--plots", help="folder or s3:// prefix to draw rate, sizes and skew to, as PNG")
-    work.add_argument("--plot-days", type=int, default=7, help="days that plots show, default 7")
+    work.add_argument("--plot-days", type=command.at_least(1), default=7, help="days that plots show, default 7")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
@@ -126,8 +128,7 @@ def measured_period(options: argparse.Namespace, now: datetime) -> tuple[datetim
     length = timedelta(minutes=options.window_minutes)
     if length < timedelta(hours=1) or timedelta(days=1) % length:
         raise BadArguments("--window-minutes has to be at least 60, and a divisor of the 1440 of a day.")
-    until = datetime.fromisoformat(options.until) if options.until else now
-    until = until.astimezone(UTC).replace(second=0, microsecond=0)
+    until = (options.until or now).astimezone(UTC).replace(second=0, microsecond=0)
     if not options.until:
         # The current minute counts too, because a new publisher may have published events just now.
         until += timedelta(minutes=1)

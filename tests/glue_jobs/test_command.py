@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi_jobs import command
+from nakadi_jobs import command, compaction, follow, retention, statistics
 
 
 def parse_lines(*arguments):
@@ -54,6 +54,28 @@ def test_a_mistake_is_reported(wrong, capsys):
         parse_lines(*wrong)
     assert ended.value.code == 2
     assert "unknown arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "wrong", "message"),
+    [
+        (statistics, ["--hours", "0"], "0 is below 1"),
+        (statistics, ["--plot-days", "x"], "invalid int value: 'x'"),
+        (statistics, ["--until", "yesterday"], "yesterday is no RFC 3339 time"),
+        (statistics, ["--until", "2026-11-21T12:00:00"], "2026-11-21T12:00:00 is no RFC 3339 time"),
+        (compaction, ["--at-once", "0"], "0 is below 1"),
+        (compaction, ["--keep-snapshots-days", "-1"], "-1 is below 0.0"),
+        (compaction, ["--orphans-after-days", "nan"], "nan is below 0.0"),
+        (retention, ["--grace-hours", "-24"], "-24 is below 0.0"),
+        (follow, ["--every-seconds", "-1"], "-1 is below 0.0"),
+    ],
+)
+def test_a_wrong_number_or_time_is_reported_at_the_start(job, wrong, message, capsys):
+    """No job begins with a number or a time that makes no sense, such as a period of no hours."""
+    with pytest.raises(SystemExit) as ended:
+        job.main(["--data", "/nowhere", *wrong])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_event_types_by_name():
