@@ -100,6 +100,23 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     assert merged.location.key not in faulty_kinesis.archive.all_keys()
 
 
+def test_merged_windows_can_be_compacted(faulty_kinesis: FaultyKinesis, log):
+    """A compaction of merged windows leaves the newest event of each key, and every reader can read them."""
+    for number in range(MIN_SEGMENTS_TO_MERGE):
+        run_blocking(log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]}))
+        faulty_kinesis.index_all()
+    merger = SegmentMerger(index=faulty_kinesis.index, store=faulty_kinesis.archive, event_type_name_of=lambda _: None)
+    [piece] = merger.plan_merges("t", 0)
+    assert merger.merge_group(piece) == MIN_SEGMENTS_TO_MERGE - 1
+    faulty_kinesis.clock.move(1)
+
+    upto = faulty_kinesis.clock.now()
+    log.compact("t", 0, stored_before=upto, tombstones_before=upto)
+
+    newest = list(range(MIN_SEGMENTS_TO_MERGE - 5, MIN_SEGMENTS_TO_MERGE))
+    assert [event.offset for event in faulty_kinesis.a_log().read("t", 0, 0).events] == newest
+
+
 def test_compaction_that_was_asleep_changes_nothing(faulty_kinesis: FaultyKinesis, log, monkeypatch):
     """A compaction whose claim ran out while it wrote leaves the partition to the process that now has the claim."""
     for number in range(4):

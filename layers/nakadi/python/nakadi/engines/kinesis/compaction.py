@@ -142,6 +142,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             offset_count=group[-1].end_offset - group[0].first_offset,
             last_stored_at=group[-1].last_stored_at,
             location=ArchiveLocation(key, 0, len(content)),
+            event_count=len(kept),
         )
 
     def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
