@@ -31,7 +31,7 @@ help:
 	@echo 'make jobs [DATA=data]              update tables and statistics, and remove expired events'
 	@echo 'make jobs FOLLOW=1                 keep the tables up to date until you interrupt it'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and check the results (minutes)'
-	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
+	@echo 'make published [SEEDS=20]          publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make test-long                     run the tests that make test leaves out because they take long'
 	@echo 'make test-all [SEED=7]             run both, with more examples, moments and engines, and with new seeds'
@@ -86,7 +86,7 @@ kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
 
 published: $(VENV)/.test
-	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
+	@$(BIN)/python -m tests.support.published $(or $(SEEDS),20) $(SEED)
 
 # Installs all that `make check` and `make test` need, so that they do not reach a package registry themselves.
 setup: $(VENV)/.test $(NODE)/.test $(NODE)/.cdk $(CONSOLE)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.test) tests/__pycache__/.compiled

@@ -89,8 +89,8 @@ def serve_metered_aws() -> Iterator[AwsMeter]:
             pass
 
     moto = Lock()
-    with aws() as world, ThreadingHTTPServer(("127.0.0.1", 0), AwsHandler) as server:
-        world.create_tables("live")
+    with aws() as emulated, ThreadingHTTPServer(("127.0.0.1", 0), AwsHandler) as server:
+        emulated.create_tables("live")
         stream = create_stream(session().create_client("kinesis", REGION), shards=1)
         constraint = {"LocationConstraint": REGION}
         session().create_client("s3", REGION).create_bucket(Bucket=BUCKET, CreateBucketConfiguration=constraint)

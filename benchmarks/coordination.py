@@ -112,11 +112,11 @@ def _size(value: tuple[str, Any]) -> int:
 @contextmanager
 def metered_aws() -> Iterator[tuple[EmulatedAws, UnitMeter]]:
     meter = UnitMeter()
-    with aws() as world:
-        answer = world.answer
-        world.answer = lambda request, effect: meter.count_units(request, answer(request, effect))  # type: ignore[method-assign]
-        world.create_tables("bench")
-        yield world, meter
+    with aws() as emulated:
+        answer = emulated.answer
+        emulated.answer = lambda request, effect: meter.count_units(request, answer(request, effect))  # type: ignore[method-assign]
+        emulated.create_tables("bench")
+        yield emulated, meter
 
 
 def measure_commits(meter: UnitMeter) -> Iterator[tuple[str, float, float]]:

@@ -247,10 +247,10 @@ def a_delivery_setup(engine: str) -> Iterator[DeliverySetup]:
 
 def measure_rate(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
-    with a_delivery_setup(engine) as world, a_process(serve_floor, world.sink_port) as (floor, _):
+    with a_delivery_setup(engine) as setup, a_process(serve_floor, setup.sink_port) as (floor, _):
         for batch_limit, count in ((100, 60_000), (1, 6_000)):
             rounds = [
-                measure_round(world, floor, batch_limit, count // 3 if quick else count)
+                measure_round(setup, floor, batch_limit, count // 3 if quick else count)
                 for _ in range(3 if quick else 7)
             ]
             name = f"rate_{batch_limit}_a_batch"
@@ -259,20 +259,20 @@ def measure_rate(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def measure_round(world: DeliverySetup, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
+def measure_round(setup: DeliverySetup, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
     """Deliver a backlog; the first tenth only warms up."""
-    name = world.create_event_type()
+    name = setup.create_event_type()
     for first in range(0, count, 500):
-        world.publish(name, first, 500)
-    tally = world.tally
+        setup.publish(name, first, 500)
+    tally = setup.tally
     tally.reset()
-    subscription = world.subscribe(name, batch_limit=batch_limit)
-    world.wait_for(lambda: tally.last.value >= count // 10)
-    bodies, began, cpu = tally.bodies.value, time.monotonic(), world.broker.cpu_seconds()
-    world.wait_for(lambda: tally.last.value >= count - 1)
+    subscription = setup.subscribe(name, batch_limit=batch_limit)
+    setup.wait_for(lambda: tally.last.value >= count // 10)
+    bodies, began, cpu = tally.bodies.value, time.monotonic(), setup.broker.cpu_seconds()
+    setup.wait_for(lambda: tally.last.value >= count - 1)
     bodies, seconds = tally.bodies.value - bodies, time.monotonic() - began
-    broker_us = (world.broker.cpu_seconds() - cpu) / bodies * 1e6
-    world.ask("DELETE", f"/subscriptions/{subscription}")
+    broker_us = (setup.broker.cpu_seconds() - cpu) / bodies * 1e6
+    setup.ask("DELETE", f"/subscriptions/{subscription}")
     body = b"[" + b",".join(an_event(number).encode() for number in range(batch_limit)) + b"]"
     floor.send((min(bodies, 2000), body))
     floor_us, signing_us = (1e6 * seconds for seconds in floor.recv())
@@ -288,24 +288,24 @@ def measure_round(world: DeliverySetup, floor: Any, batch_limit: int, count: int
 
 def measure_latency(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
-    with a_delivery_setup(engine) as world:
+    with a_delivery_setup(engine) as setup:
         for per_second in (10, 100):
-            name = world.create_event_type()
-            world.tally.reset()
-            world.subscribe(name)
-            world.publish(name, 0, 1)
-            world.wait_for(lambda: world.tally.last.value >= 0)
+            name = setup.create_event_type()
+            setup.tally.reset()
+            setup.subscribe(name)
+            setup.publish(name, 0, 1)
+            setup.wait_for(lambda: setup.tally.last.value >= 0)
             count = per_second * (5 if quick else 20)
             answered_at = {}
             for number in range(1, count + 1):
-                answered_at[number] = world.publish(name, number, 1)
+                answered_at[number] = setup.publish(name, number, 1)
                 time.sleep(1 / per_second)
-            world.wait_for(lambda count=count: world.tally.last.value >= count)
+            setup.wait_for(lambda count=count: setup.tally.last.value >= count)
             # The last of the events that shared a delivery counts.
             took = sorted(
-                max(0.0, world.tally.came_at[number] - at) * 1e3
+                max(0.0, setup.tally.came_at[number] - at) * 1e3
                 for number, at in answered_at.items()
-                if world.tally.came_at[number] != NEVER
+                if setup.tally.came_at[number] != NEVER
             )
             figures[f"latency_{per_second}_per_s_p50_ms"] = took[len(took) // 2]
             figures[f"latency_{per_second}_per_s_p99_ms"] = took[len(took) * 99 // 100]
@@ -314,31 +314,31 @@ def measure_latency(engine: str, *, quick: bool) -> Figures:
 
 def measure_idle_sinks(engine: str, *, quick: bool) -> Figures:
     count = 200 if quick else 1000
-    with a_delivery_setup(engine) as world:
-        name = world.create_event_type()
+    with a_delivery_setup(engine) as setup:
+        name = setup.create_event_type()
         # The first sink creates what all sinks share.
         for number in range(20):
-            world.subscribe(name, f"first-{number}")
-        world.publish(name, 0, 1)
-        world.wait_for(lambda: world.tally.bodies.value >= 20)
-        before = memory_of(world.broker.pid)
+            setup.subscribe(name, f"first-{number}")
+        setup.publish(name, 0, 1)
+        setup.wait_for(lambda: setup.tally.bodies.value >= 20)
+        before = memory_of(setup.broker.pid)
         for number in range(count):
-            world.subscribe(name, f"sink-{number}")
-        world.wait_for(lambda: world.tally.bodies.value >= 20 + count)
+            setup.subscribe(name, f"sink-{number}")
+        setup.wait_for(lambda: setup.tally.bodies.value >= 20 + count)
         time.sleep(3)
-        memory = memory_of(world.broker.pid) - before
-        cpu = world.broker.cpu_seconds()
+        memory = memory_of(setup.broker.pid) - before
+        cpu = setup.broker.cpu_seconds()
         time.sleep(10)
-        cpu = world.broker.cpu_seconds() - cpu
+        cpu = setup.broker.cpu_seconds() - cpu
         took = []
-        busy = world.broker.cpu_seconds()
+        busy = setup.broker.cpu_seconds()
         for number in range(1, 11):
-            world.tally.reset()
-            began = world.publish(name, number, 1)
-            world.wait_for(lambda: world.tally.bodies.value >= 20 + count)
+            setup.tally.reset()
+            began = setup.publish(name, number, 1)
+            setup.wait_for(lambda: setup.tally.bodies.value >= 20 + count)
             took.append(time.monotonic() - began)
             time.sleep(max(0.0, began + 1 - time.monotonic()))
-        busy = world.broker.cpu_seconds() - busy
+        busy = setup.broker.cpu_seconds() - busy
     return {
         "sinks": count,
         "sinks_idle_kib_each": memory / count / 1024,

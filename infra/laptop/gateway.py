@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,7 @@ from infra.laptop.api import (
     allows,
     integration_target,
 )
+from infra.laptop.asgi import Message, Receive, Send, wait_for_disconnect
 from infra.laptop.functions import Function, InvocationFailed, TimedOut, TooLarge
 from infra.laptop.limits import TokenBucket
 from nakadi.http.hosts import ServedHosts
@@ -38,10 +39,6 @@ from nakadi.http.message import PROBLEM_MEDIA_TYPE, json_bytes
 from nakadi.http.problem import RequestRefusal, plain_problem_members
 
 log = logging.getLogger(__name__)
-
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
 # The gateway ends a stream after this silence.
@@ -272,7 +269,7 @@ class Gateway:
         )
         # Cancelling a task instead of a scope would interrupt httpx while it closes the connection, and leave it open.
         passing = anyio.CancelScope(deadline=anyio.current_time() + operation.timeout)
-        leaving = asyncio.create_task(_wait_for_disconnect(receive, passing.cancel))
+        leaving = asyncio.create_task(wait_for_disconnect(receive, passing.cancel))
         answer: httpx.Response | None = None
         try:
             with passing:
@@ -372,12 +369,6 @@ async def _read_body(receive: Receive) -> bytes:
     if len(whole) > MAX_BODY_BYTES:
         raise RequestRefused("REQUEST_TOO_LARGE", "Request Too Long")
     return bytes(whole)
-
-
-async def _wait_for_disconnect(receive: Receive, notify: Callable[[], None]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    notify()
 
 
 def _context_value(value: Any) -> str:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ import anyio
 import httpx
 import uvicorn
 
+from infra.laptop.asgi import Message, Receive, read_body, wait_for_disconnect
 from infra.laptop.limits import HashKeyRanges, Shard, record_size
 from infra.laptop.roles import Permission, Request, Roles, required_permissions
 from infra.laptop.templates import ACCOUNT, REGION
 
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 ShardKey = tuple[str, str]
 
 ITERATOR_SECONDS = 300
@@ -72,7 +71,7 @@ class KinesisGate:
             method=scope["method"],
             url=scope["path"],
             headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-            body=await _read_body(receive),
+            body=await read_body(receive),
         )
         try:
             if _operation(request) == "SubscribeToShard":
@@ -192,7 +191,7 @@ class KinesisGate:
         """Forward each byte immediately. Pushed bytes do not count, since a consumer has its own two megabytes."""
         self._check(request, None)
         passing = anyio.CancelScope()
-        leaving = asyncio.create_task(_wait_for_disconnect(receive, passing.cancel))
+        leaving = asyncio.create_task(wait_for_disconnect(receive, passing.cancel))
         try:
             with passing:
                 async with self._upstream.stream(
@@ -249,12 +248,6 @@ def _end_to_end_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in HOP_BY_HOP_HEADERS}
 
 
-async def _wait_for_disconnect(receive: Receive, notify: Callable[[], None]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    notify()
-
-
 def _operation(request: Request) -> str:
     return request.headers.get("x-amz-target", "").rpartition(".")[2]
 
@@ -272,16 +265,6 @@ def _throttle_error(stream: str, shard: str) -> RequestRefused:
     return RequestRefused(
         THROTTLED_ERROR, f"Rate exceeded for shard {shard} in stream {stream} under account {ACCOUNT}."
     )
-
-
-async def _read_body(receive: Receive) -> bytes:
-    whole = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        whole += message.get("body", b"")
-        more = message.get("more_body", False)
-    return bytes(whole)
 
 
 def main(port: int, upstream: str, roles: str, *limits: str) -> None:

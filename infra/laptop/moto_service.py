@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from botocore.compat import HTTPHeaders
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 
+from infra.laptop.asgi import Message, Receive, Send, read_body
 from infra.laptop.moto_gaps import patch_moto
 from infra.laptop.roles import Request, Roles, keys_to_delete, list_permission_for_missing, required_permissions
-
-Message = Mapping[str, Any]
 
 Answer = tuple[int, Mapping[str, Any], str | bytes]
 
@@ -35,13 +34,8 @@ class Services:
         self._stubber = BotocoreStubber()
         self._roles = roles
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        status, headers, body = self._answer(scope, await _read_body(receive))
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        status, headers, body = self._answer(scope, await read_body(receive))
         content = body.encode() if isinstance(body, str) else bytes(body)
         await send({"type": "http.response.start", "status": status, "headers": _encode_headers(headers, len(content))})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
@@ -92,16 +86,6 @@ def _deny_deletions(keys: Sequence[str], why: str) -> Answer:
         for key in keys
     )
     return 200, {"content-type": "application/xml"}, f"<DeleteResult>{errors}</DeleteResult>"
-
-
-async def _read_body(receive: Callable[[], Awaitable[Message]]) -> bytes:
-    whole = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        whole += message.get("body", b"")
-        more = message.get("more_body", False)
-    return bytes(whole)
 
 
 def _encode_headers(headers: Mapping[str, Any], length: int) -> list[tuple[bytes, bytes]]:

@@ -224,15 +224,15 @@ def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, 
     """Whatever breaks, and whenever it does, a commit covers only handled events, and eventually everything is
     committed.
     """
-    world = SimulatedBroker(seed, extends=extends, policy=policy)
-    world.run(400)
+    broker = SimulatedBroker(seed, extends=extends, policy=policy)
+    broker.run(400)
     # Some seeds need more than twenty rounds.
     for _ in range(100):
-        world.run(400)
-        if world.is_done():
+        broker.run(400)
+        if broker.is_done():
             break
-    assert world.is_done()
-    assert all(set(numbers) == world.handled[partition] for partition, numbers in world.log.items())
+    assert broker.is_done()
+    assert all(set(numbers) == broker.handled[partition] for partition, numbers in broker.log.items())
 
 
 def open_core(policy=EACH_BATCH, *, limit=None, follow=True, **options):

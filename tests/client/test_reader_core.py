@@ -157,11 +157,11 @@ def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
     """Every event comes once, although streams end and break, and requests fail. A reader that does not follow ends
     after the existing events.
     """
-    world = SimulatedBroker(seed, follow=follow, cloud_events=cloud_events)
-    end = world.run()
-    assert world.got == world.log
+    broker = SimulatedBroker(seed, follow=follow, cloud_events=cloud_events)
+    end = broker.run()
+    assert broker.got == broker.log
     assert end is None or end == End()
-    assert follow is not world.core.is_done
+    assert follow is not broker.core.is_done
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -353,23 +355,9 @@ class TestTopics:
         """While many processes append, no acknowledged event is after the end that is visible once the topic is
         sealed."""
         topic = log.a_topic()
-        acknowledged: list[str] = []
-
-        def publish(writer: int) -> None:
-            try:
-                for number in range(10_000):
-                    log.store(topic, f"{writer}/{number}")
-                    acknowledged.append(f"{writer}/{number}")
-            except SealedTopic:
-                return
-
-        with ThreadPoolExecutor(4) as writers:
-            publishing = [writers.submit(publish, number) for number in range(4)]
-            until(lambda: len(acknowledged) > 50)
+        with publishing_until(SealedTopic, log, topic) as acknowledged:
             log.log.seal_topic(topic)
             end = log.log.bounds(topic, [0])
-            for each in publishing:
-                each.result(PATIENCE)
         assert log.log.bounds(topic, [0]) == end
         assert sorted(log.values(topic)) == sorted(acknowledged)
 
@@ -470,22 +458,29 @@ class TestClose:
     def test_finishes_what_was_begun(self, log: LogUnderTest):
         """Every append that is in progress when the log is closed either succeeds or reports that it did not."""
         topic = log.a_topic()
-        acknowledged: list[str] = []
-
-        def publish(writer: int) -> None:
-            try:
-                for number in range(10_000):
-                    log.store(topic, f"{writer}/{number}")
-                    acknowledged.append(f"{writer}/{number}")
-            except Unavailable:
-                return
-
-        with ThreadPoolExecutor(4) as writers:
-            publishing = [writers.submit(publish, number) for number in range(4)]
-            until(lambda: len(acknowledged) > 50)
+        with publishing_until(Unavailable, log, topic):
             log.log.close()
-            for each in publishing:
-                each.result(PATIENCE)
+
+
+@contextmanager
+def publishing_until(
+    refusal: type[SealedTopic | Unavailable], log: LogUnderTest, topic: str
+) -> Iterator[Sequence[str]]:
+    """Append from four threads, each until its first refusal. Within the block, all of them append."""
+    acknowledged: list[str] = []
+
+    def publish(writer: int) -> None:
+        with suppress(refusal):
+            for number in range(10_000):
+                log.store(topic, f"{writer}/{number}")
+                acknowledged.append(f"{writer}/{number}")
+
+    with ThreadPoolExecutor(4) as writers:
+        publishing = [writers.submit(publish, number) for number in range(4)]
+        until(lambda: len(acknowledged) > 50)
+        yield acknowledged
+        for each in publishing:
+            each.result(PATIENCE)
 
 
 def all_calls(log: LogUnderTest, topic: str):

@@ -57,6 +57,13 @@ def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int 
     return added
 
 
+def add_three_segments(index: LogIndex) -> None:
+    """Add segments to the first partition of the topic `t`, in the objects `t0`, `t1` and `t2`."""
+    for revision in range(3):
+        head = IndexHead(IndexingState(next_offset=10))
+        index.advance_head("t", 0, revision, head, a_segment(revision * 10, archived=f"t{revision}"))
+
+
 class TestIdentity:
     def test_is_its_own(self, index: LogIndex):
         """An index has a name that never changes, and is short enough for the name of an archive object."""
@@ -325,14 +332,7 @@ class TestReferences:
         assert list(index.referenced_archive_keys()) == []
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
-        for revision in range(3):
-            index.advance_head(
-                "t",
-                0,
-                revision,
-                IndexHead(IndexingState(next_offset=10)),
-                a_segment(revision * 10, archived=f"t{revision}"),
-            )
+        add_three_segments(index)
         index.advance_head("t", 0, 3, IndexHead(IndexingState(next_offset=40)), a_segment(30, archived=None))
         index.advance_head("other", 1, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="t2"))
         index.advance_head("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
@@ -344,14 +344,7 @@ class TestReferences:
         """
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
-        for revision in range(3):
-            index.advance_head(
-                "t",
-                0,
-                revision,
-                IndexHead(IndexingState(next_offset=10)),
-                a_segment(revision * 10, archived=f"t{revision}"),
-            )
+        add_three_segments(index)
         index.advance_head("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
         index.drop_segments_before("t", 0, 10)
         index.replace_segments("t", 0, [a_segment(10, 20, "new")], 30)

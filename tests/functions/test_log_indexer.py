@@ -123,7 +123,7 @@ NOTHING_FAILED = {"batchItemFailures": []}
 
 
 @pytest.fixture
-def recorded_shards(functions, broker, monkeypatch):  # noqa: ARG001  # functions bring the world about
+def recorded_shards(functions, broker, monkeypatch):  # noqa: ARG001  # functions set up AWS
     return RecordedShards(broker, monkeypatch)
 
 

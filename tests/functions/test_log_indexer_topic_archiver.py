@@ -16,8 +16,8 @@ from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_cdk.needs import TELEMETRY_SETTINGS, TOPIC_ARCHIVER
-from tests.functions.test_needs import ReadRecordingSettings
 from tests.support.builders import a_timeline, an_event_type
+from tests.support.read_settings import ReadRecordingSettings
 
 ALL = {"part": 0, "parts": 1}
 

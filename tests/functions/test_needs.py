@@ -12,6 +12,7 @@ from nakadi.app.routes import ROUTE_MAKER_BY_AREA, STREAMING_AREAS
 from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS, TELEMETRY_SETTINGS
 from tests.support.functions import ROOT, Context, import_handler, load_handler, load_recorded_event, read_pins
+from tests.support.read_settings import ReadRecordingSettings
 
 INVOCATIONS = {
     "publish": ["apigateway/publish_batch"],
@@ -26,21 +27,6 @@ INVOCATIONS = {
 
 
 STREAM = {"NAKADI_EVENT_LOG": "kinesis://events", "NAKADI_LOG_INDEX": "dynamodb://live", "NAKADI_ARCHIVE": "memory:"}
-
-
-class ReadRecordingSettings:
-    """Settings that record which of them are read."""
-
-    def __init__(self, settings):
-        self._settings = settings
-        self.read = set()
-
-    def __getattr__(self, name):
-        derived = getattr(Settings, name, None)
-        if isinstance(derived, property):
-            return derived.fget(self)
-        self.read.add(name)
-        return getattr(self._settings, name)
 
 
 @pytest.mark.usefixtures("broker")

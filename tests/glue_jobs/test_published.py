@@ -10,8 +10,8 @@ def test_events_of_any_shape(tmp_path, tables):
     """Events of random shapes, over changing schemas, interrupted jobs and erasures, are in tables value by value,
     and so is the current state of each key; Spark, DuckDB and pyiceberg read the same.
 
-    In this world, events have keys, the archive is compacted, a job is killed, and events are erased. Separate tests,
-    and other worlds of `make published`, have deleted event types and data changes.
+    In this scenario, events have keys, the archive is compacted, a job is killed, and events are erased. Separate
+    tests, and other scenarios of `make published`, have deleted event types and data changes.
     """
     TableComparison(602, tmp_path, tables).run(rounds=3)
 

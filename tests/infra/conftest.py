@@ -120,7 +120,7 @@ def analytics(deployment):
 @pytest.fixture
 def data_resources(data):
     """An emulated AWS with the resources of the data stack, created by an emulation of CloudFormation."""
-    with aws() as world:
+    with aws() as emulated:
         ssm = boto3.client("ssm", REGION)
         ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
         cloudformation = boto3.client("cloudformation", REGION)
@@ -128,4 +128,4 @@ def data_resources(data):
             cloudformation.create_stack(StackName="nakadi-test-data", TemplateBody=data.path.read_text())
         [stack] = cloudformation.describe_stacks(StackName="nakadi-test-data")["Stacks"]
         assert stack["StackStatus"] == "CREATE_COMPLETE"
-        yield world
+        yield emulated

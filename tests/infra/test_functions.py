@@ -12,6 +12,7 @@ from nakadi.app.settings import Settings
 from nakadi_cdk.needs import NEEDS, TELEMETRY_SETTINGS
 from nakadi_cdk.settings import DIRECT_SETTINGS, STREAMING_SETTINGS
 from tests.support.lazy_modules import LazyModule
+from tests.support.read_settings import ReadRecordingSettings
 from tests.support.templates import text
 
 functions = LazyModule("nakadi_cdk.functions")
@@ -113,21 +114,6 @@ def test_the_house_is_kept(serving):
     [target] = rule["Targets"]
 
     assert serving.resources[target["Arn"]["Fn::GetAtt"][0]]["Properties"]["FunctionName"] == "nakadi-test-housekeeping"
-
-
-class ReadRecordingSettings:
-    """Settings that record which of them are read."""
-
-    def __init__(self, settings):
-        self._settings = settings
-        self.read = set()
-
-    def __getattr__(self, name):
-        derived = getattr(Settings, name, None)
-        if isinstance(derived, property):
-            return derived.fget(self)
-        self.read.add(name)
-        return getattr(self._settings, name)
 
 
 def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):

@@ -150,12 +150,12 @@ class RoleGuard:
     still executes them.
     """
 
-    def __init__(self, world, roles, data):
+    def __init__(self, emulated, roles, data):
         self.denied = set()
         self._policies = {name: Policy(template, role, data) for name, (template, role) in roles.items()}
         self._role = None
-        self._answer = world.answer
-        world.answer = self._intercept
+        self._answer = emulated.answer
+        emulated.answer = self._intercept
 
     @contextmanager
     def assume_role(self, name):

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from nakadi.model.sink import Parallel
 from tests.simulation.history import PromiseBroken
 from tests.simulation.world import run
-from tests.support.sink_world import SinkWorld
+from tests.support.sink_simulation import SinkSimulation
 
 CHUNK = 100
 
@@ -30,7 +30,7 @@ def failures(first: int, count: int) -> list[str]:
         try:
             run(seed)
             if seed % SEEDS_PER_SINK_WORLD == 0:
-                run_sink_world(seed)
+                run_sink_simulation(seed)
         except PromiseBroken as broken:
             found.append(str(broken))
         except AssertionError as broken:
@@ -39,12 +39,12 @@ def failures(first: int, count: int) -> list[str]:
     return found
 
 
-def run_sink_world(seed: int) -> None:
+def run_sink_simulation(seed: int) -> None:
     """Run the world of a seed, and raise `AssertionError` if it breaks a promise. Half of these worlds deliver by key,
     and half of each kind have a policy."""
     number = seed // SEEDS_PER_SINK_WORLD
     parallel = Parallel.KEY if number % 2 else Parallel.PARTITION
-    SinkWorld(seed, has_policy=number % 4 < 2, parallel=parallel).run()
+    SinkSimulation(seed, has_policy=number % 4 < 2, parallel=parallel).run()
 
 
 def first_failure(count: int) -> int:

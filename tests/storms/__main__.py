@@ -6,7 +6,7 @@ hours.
 import sys
 
 from tests.storms.outages import days_of
-from tests.storms.voyage import run_storm
+from tests.storms.storm import run_storm
 
 
 def main(steps: int = 1000, first: int = 0, seeds: int = 1) -> int:

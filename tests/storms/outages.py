@@ -102,22 +102,22 @@ class InterruptedIndex:
 
 
 class OutageSimulation:
-    def __init__(self, seed: int, world: HoursOfKinesis) -> None:
+    def __init__(self, seed: int, hours: HoursOfKinesis) -> None:
         self.chance = random.Random(seed)
         self.figures = Figures()
-        self.world = world
-        self._plain_index = world.index
-        world.index = InterruptedIndex(world.index, self._interrupt)  # type: ignore[assignment]
+        self.hours = hours
+        self._plain_index = hours.index
+        hours.index = InterruptedIndex(hours.index, self._interrupt)  # type: ignore[assignment]
         self._interrupting = 0.0
         self._inside = False
         self._publishing = False
         self.indexer_is_here = self.keeper_is_here = True
-        world.kinesis.forgotten = self._note_forgotten
+        hours.kinesis.forgotten = self._note_forgotten
         self._forgotten: set[int] = set()
-        self._keeper = world.broker
-        self._publisher = world.a_log()
-        self._tasks = [world.a_log(self.chance.choice((2000, 128_000_000))) for _ in range(3)]
-        self._names = [world.an_event_type(f"type-{number}", partitions) for number, partitions in enumerate((1, 2, 3))]
+        self._keeper = hours.broker
+        self._publisher = hours.a_log()
+        self._tasks = [hours.a_log(self.chance.choice((2000, 128_000_000))) for _ in range(3)]
+        self._names = [hours.an_event_type(f"type-{number}", partitions) for number, partitions in enumerate((1, 2, 3))]
         self._cached: dict[str, EventType] = {}
         self._acknowledged: dict[Place, list[int]] = defaultdict(list)
         self._after: dict[Place, dict[int, int]] = defaultdict(dict)
@@ -191,23 +191,23 @@ class OutageSimulation:
         """Give the indexer some records of a shard, as Lambda may deliver them: again, too early, or cut in two."""
         if not self.indexer_is_here:
             return
-        shard = self.chance.choice(self.world.kinesis.listed())
+        shard = self.chance.choice(self.hours.kinesis.listed())
         records = [
             ArrivedRecord(RecordPosition(shard.id, each.sequence), each.key, int(each.at * 1000), each.data)
             for each in shard.records
         ]
         if records:
             first = self.chance.randrange(len(records))
-            self.world.an_indexer().index(shard.id, records[first : first + self.chance.randint(1, 20)])
+            self.hours.an_indexer().index(shard.id, records[first : first + self.chance.randint(1, 20)])
 
     def let_hours_pass(self) -> None:
         """Let hours pass, in which the participants that are present do their work."""
         left = self.chance.choice(LASTS)
         while left > 0:
-            self.world.pass_by(min(left, CHUNK))
+            self.hours.pass_by(min(left, CHUNK))
             left -= CHUNK
             if self.indexer_is_here:
-                self._attempt(self.world.index_all)
+                self._attempt(self.hours.index_all)
             if self.keeper_is_here:
                 self._attempt(self._keeper.lost_events_recovery.run)
             if self.chance.random() < 0.3:
@@ -219,20 +219,20 @@ class OutageSimulation:
                 self._attempt(self.consume)
 
     def reshard(self) -> None:
-        shards = self.world.kinesis.open()
+        shards = self.hours.kinesis.open()
         if len(shards) > 1 and self.chance.random() < 0.5:
             at = self.chance.randrange(len(shards) - 1)
-            self.world.kinesis.merge(shards[at], shards[at + 1])
+            self.hours.kinesis.merge(shards[at], shards[at + 1])
         elif len(shards) < 4:
-            self.world.kinesis.split(self.chance.choice(shards))
+            self.hours.kinesis.split(self.chance.choice(shards))
         self.figures.reshards += 1
 
     def restart(self) -> None:
-        self._tasks[self.chance.randrange(len(self._tasks))] = self.world.a_log(self.chance.choice((2000, 128_000_000)))
+        self._tasks[self.chance.randrange(len(self._tasks))] = self.hours.a_log(self.chance.choice((2000, 128_000_000)))
 
     def switch(self) -> None:
         try:
-            self.world.broker.timelines.move_to_new_timeline(
+            self.hours.broker.timelines.move_to_new_timeline(
                 self.chance.choice(self._names), "default", UNAUTHENTICATED
             )
         except Conflict:
@@ -250,7 +250,7 @@ class OutageSimulation:
         for hours_later in (0.1, 4, 9, 12):
             for _ in range(4):
                 self._attempt(self.publish)
-            self.world.pass_by(hours_later)
+            self.hours.pass_by(hours_later)
 
     def _interrupt(self) -> None:
         if self._inside or self.chance.random() >= self._interrupting:
@@ -265,19 +265,19 @@ class OutageSimulation:
 
     def _keep_house(self) -> None:
         if self.keeper_is_here:
-            self.world.a_broker(self._plain_index).lost_events_recovery.run()
+            self.hours.a_broker(self._plain_index).lost_events_recovery.run()
 
     def _index_at_once(self) -> None:
         if self.indexer_is_here:
-            self.world.index_all(self._plain_index)
+            self.hours.index_all(self._plain_index)
 
     def _a_moment(self) -> None:
-        self.world.pass_by(self.chance.choice((0.01, 0.1, 0.4)))
+        self.hours.pass_by(self.chance.choice((0.01, 0.1, 0.4)))
 
     def _published(self) -> None:
         if self._publishing:
             return
-        log, self._publisher = self._publisher, self.world.a_log(index=self._plain_index)
+        log, self._publisher = self._publisher, self.hours.a_log(index=self._plain_index)
         try:
             self.publish()
         finally:
@@ -291,9 +291,9 @@ class OutageSimulation:
         self.indexer_is_here = self.keeper_is_here = True
         for _ in range(6):
             self._attempt(self._keeper.lost_events_recovery.run)
-            self._attempt(self.world.index_all)
-            self.world.pass_by(CHUNK)
-        fresh = self.world.a_log()
+            self._attempt(self.hours.index_all)
+            self.hours.pass_by(CHUNK)
+        fresh = self.hours.a_log()
         found: dict[Place, set[int]] = {}
         for place in {each.place for each in self._consumers}:
             consumer = Consumer(place)
@@ -368,7 +368,7 @@ class OutageSimulation:
         return self._number
 
     def _get_event_type(self, name: str) -> EventType:
-        return self.world.broker.event_types.get(name)
+        return self.hours.broker.event_types.get(name)
 
     def _note_forgotten(self, shard: str, record: StoredRecord) -> None:
         indexed = self._plain_index.shard_progresses("live").get(shard)
@@ -382,11 +382,11 @@ class OutageSimulation:
 def start_outages(seed: int) -> Iterator[OutageSimulation]:
     names = random.Random(seed)
     with (
-        run_in_hours(strict=bool(seed % 2)) as world,
+        run_in_hours(strict=bool(seed % 2)) as hours,
         patch("nakadi.event_types.timelines.uuid4", lambda: UUID(int=names.getrandbits(128))),
     ):
         random.seed(seed)
-        yield OutageSimulation(seed, world)
+        yield OutageSimulation(seed, hours)
 
 
 def days_of(seed: int, steps: int) -> Figures:

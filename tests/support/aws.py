@@ -64,20 +64,20 @@ class EmulatedAws:
 @contextmanager
 def aws_with_tables() -> Iterator[EmulatedAws]:
     """An emulated AWS with the tables of a deployment that is called `test`."""
-    with aws() as world:
-        world.create_tables("test")
-        yield world
+    with aws() as emulated:
+        emulated.create_tables("test")
+        yield emulated
 
 
 @contextmanager
 def aws() -> Iterator[EmulatedAws]:
-    world = EmulatedAws()
+    emulated = EmulatedAws()
     stubbed = BotocoreStubber.__call__
 
     def answered(stubber: BotocoreStubber, event_name: str, request: AWSPreparedRequest, **more: Any) -> Any:
         if urlsplit(request.url).hostname == "127.0.0.1":
             return None  # moto does not answer for services that listen on this machine
-        return world.answer(request, lambda: stubbed(stubber, event_name, request, **more))
+        return emulated.answer(request, lambda: stubbed(stubber, event_name, request, **more))
 
     with (
         mock_aws(),
@@ -85,7 +85,7 @@ def aws() -> Iterator[EmulatedAws]:
         patch("nakadi.engines.dynamodb.table_address.new_session", _session),
         patch_moto(),
     ):
-        yield world
+        yield emulated
 
 
 @cache

@@ -12,7 +12,7 @@ from nakadi.local.backups.store import Manifest, open_store
 from nakadi.local.backups.taking import DataFolder, take_backup
 from nakadi.model.events import Record
 from tests.support.clock import HandMovedClock
-from tests.support.tiered_world import QUIET, TopicNames
+from tests.support.tiered_log_fixture import QUIET, TopicNames
 from tests.support.tiers import TieredLogParts
 
 TOPIC = "t"

@@ -121,8 +121,8 @@ def prepare_engine(url: str, folder: Path) -> Iterator[str]:
         return
     from tests.support.aws import aws  # noqa: PLC0415  # it takes seconds to load
 
-    with aws() as world:
-        world.create_tables("contract")
+    with aws() as emulated:
+        emulated.create_tables("contract")
         yield url
 
 

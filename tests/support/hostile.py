@@ -179,21 +179,22 @@ PLACES = ("path", "query", "query", "described header", "described header", "hea
 
 
 @some.composite
-def hostile_requests(draw: some.DrawFn, world: BrokerContent) -> HostileRequest:
+def hostile_requests(draw: some.DrawFn, content: BrokerContent) -> HostileRequest:
     """A request for any operation, which is hostile in one place or in two."""
     operation = openapi.operations()[draw(some.sampled_from(_by_what_they_read()))]
     hostile = {draw(some.sampled_from(PLACES)), draw(some.sampled_from(("", "", "", *PLACES)))}
     headers = [(name, draw(header_value)) for name, header_value in _headers(draw, operation, hostile)]
     body = None
     if "requestBody" in operation.description or "body" in hostile:
-        body = draw(bodies(world.bodies_of(operation), hostile="body" in hostile))
+        body = draw(bodies(content.bodies_of(operation), hostile="body" in hostile))
         headers.append(("Content-Type", b"application/json"))
         if draw(some.integers(0, 19)) == 0:
             body = gzip.compress(body, 1)[: draw(some.sampled_from((None, 5, -5)))]
             headers.append(("Content-Encoding", b"gzip"))
     return HostileRequest(
         draw(some.sampled_from(("HEAD", "OPTIONS", "DELETE", "PATCH"))) if "method" in hostile else operation.method,
-        _path(draw, operation, world, hostile="path" in hostile) + _query(draw, operation, world, "query" in hostile),
+        _path(draw, operation, content, hostile="path" in hostile)
+        + _query(draw, operation, content, "query" in hostile),
         [(name, _remove_newlines(value)) for name, value in headers],
         body,
     )
@@ -267,23 +268,23 @@ def _replace_at(value: Any, place: tuple[Any, ...], by: Any) -> Any:
     return [*value[:first], _replace_at(value[first], tuple(rest), by), *value[first + 1 :]]
 
 
-def _path(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, *, hostile: bool) -> str:
+def _path(draw: some.DrawFn, operation: ApiOperation, content: BrokerContent, *, hostile: bool) -> str:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
-            known = (*world.names.get(each["name"], ()), example_of_parameter(each))
+            known = (*content.names.get(each["name"], ()), example_of_parameter(each))
             chosen = draw(texts if hostile and draw(some.booleans()) else some.sampled_from(known))
             path = path.replace(f"{{{each['name']}}}", quote(chosen.encode("utf-8", "surrogatepass"), safe=""))
     ends = ("", "", "", "/", "//", "/x", "%00", "%", "%zz", ";a=b")
     return path + draw(some.sampled_from(ends)) if hostile else path
 
 
-def _query(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, hostile: bool) -> str:
+def _query(draw: some.DrawFn, operation: ApiOperation, content: BrokerContent, hostile: bool) -> str:
     described = [each for each in operation.parameters if each["in"] == "query"]
     pairs = []
     for each in draw(some.lists(some.sampled_from(described), max_size=4)) if described else ():
         name = each["name"]
-        known = some.sampled_from((*world.names.get(name, ()), example_of_parameter(each)))
+        known = some.sampled_from((*content.names.get(name, ()), example_of_parameter(each)))
         wild = some_cursors if name in CURSOR_PARAMETERS else some_texts
         value = draw(wild) if hostile else draw(known).encode()
         pairs.append(f"{name}={quote(value, safe='')}")

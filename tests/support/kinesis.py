@@ -55,8 +55,8 @@ def use_fast_clients() -> Iterator[None]:
 @contextmanager
 def open_on_moto() -> Iterator[tuple[str, LogDependencies]]:
     """Yield the URL of a log, and its index in DynamoDB and archive in S3."""
-    with aws() as world, use_fast_clients():
-        world.create_tables("contract")
+    with aws() as emulated, use_fast_clients():
+        emulated.create_tables("contract")
         stream = create_stream(session().create_client("kinesis", REGION))
         s3 = session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})

@@ -144,8 +144,8 @@ class FaultyKinesis:
 @contextmanager
 def a_faulty_kinesis() -> Iterator[FaultyKinesis]:
     with aws() as faults, use_fast_clients():
-        world = FaultyKinesis(faults)
+        emulated = FaultyKinesis(faults)
         try:
-            yield world
+            yield emulated
         finally:
-            world.close()
+            emulated.close()

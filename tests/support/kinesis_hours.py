@@ -20,7 +20,7 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.log_index import LogIndex
-from tests.storms.weather import ReplacedTime
+from tests.storms.faults import ReplacedTime
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.kinesis_forgetful import ForgetfulKinesis
 from tests.support.shared import keep_open

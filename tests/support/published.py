@@ -4,7 +4,7 @@ jobs (all events, and the current state of each key), as Spark, DuckDB and pyice
 Between the batches, random incidents happen: a job is interrupted, a value is erased, the archive is compacted, events
 expire, partitions are added, or the event type is deleted and created again.
 
-python -m tests.support.published [WORLDS] [FIRST_SEED]
+python -m tests.support.published [SEEDS] [FIRST_SEED]
 """
 
 from __future__ import annotations
@@ -390,20 +390,20 @@ def compare_hostile(seed: int, folder: Path, tables: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    worlds = int(arguments[0]) if arguments else 20
+    seeds = int(arguments[0]) if arguments else 20
     first = int(arguments[1]) if len(arguments) > 1 else random.randrange(2**32)
     happened: Counter[str] = Counter()
     with ExitStack() as kept:
         tables = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="nakadi-published-"))) / "tables"
-        for seed in range(first, first + worlds):
+        for seed in range(first, first + seeds):
             data = tables.parent / str(seed)
             data.mkdir()
-            world = TableComparison(seed, data, tables)
-            world.run(rounds=5)
-            world.happened["hostile events"] += compare_hostile(seed, data / "hostile", tables)
-            happened += world.happened
-            print(f"world {seed}: {format_counts(world.happened)}", flush=True)
-    print(f"{worlds} worlds: each event is in its table as it was published; {format_counts(happened)}")
+            comparison = TableComparison(seed, data, tables)
+            comparison.run(rounds=5)
+            comparison.happened["hostile events"] += compare_hostile(seed, data / "hostile", tables)
+            happened += comparison.happened
+            print(f"seed {seed}: {format_counts(comparison.happened)}", flush=True)
+    print(f"{seeds} seeds: each event is in its table as it was published; {format_counts(happened)}")
 
 
 def format_counts(happened: Mapping[str, int]) -> str:

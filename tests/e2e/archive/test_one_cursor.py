@@ -13,10 +13,10 @@ from nakadi.engines.archive.tiered_log import TieredLog
 from tests.support import everything
 from tests.support.api import create_event_type
 from tests.support.consumer import Consumer
+from tests.support.expected_lines import cursors, position
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
-from tests.support.stream_lines import cursors, position
 
 LONG_AGO_ENOUGH = 1.1
 """In seconds: two times that are this far apart differ even when written without fractions."""

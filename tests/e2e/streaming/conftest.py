@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.api import create_event_type
+from tests.support.expected_lines import event
 from tests.support.metrics import sample_value, scrape
 from tests.support.open_stream import OpenStream
-from tests.support.stream_lines import event
 
 THREE_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 3, "write_parallelism": 3}
 

@@ -10,9 +10,9 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.api import a_definition, an_authorization, create_event_type
+from tests.support.expected_lines import batch, cursors, keep_alive
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
-from tests.support.stream_lines import batch, cursors, keep_alive
 
 
 def test_a_client_that_leaves_while_idle_is_noticed(open_stream, count_open_streams):

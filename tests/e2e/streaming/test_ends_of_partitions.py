@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.api import a_business_definition, create_event_type
-from tests.support.stream_lines import batch, keep_alive, position
+from tests.support.expected_lines import batch, keep_alive, position
 
 LONG = "batch_flush_timeout=3000&batch_limit=10"
 """With these parameters, a stream ends only at the ends of its partitions, and sends a line only for events or an

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.consumer import Consumer
-from tests.support.stream_lines import cursors
+from tests.support.expected_lines import cursors
 
 SEPARATORS = "a \u2028 b \u2029 c \u0085 d"
 FORMATS = ["application/x-json-stream", "text/event-stream"]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.stream_lines import batch, cursors, keep_alive
+from tests.support.expected_lines import batch, cursors, keep_alive
 
 
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json", "text/html, image/gif;q=.2", "text/plain", "x"])

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.api import an_authorization, create_event_type, problem
 from tests.support.builders import a_name
+from tests.support.expected_lines import batch, cursors, event, keep_alive, position
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, run_in_threads
-from tests.support.stream_lines import batch, cursors, event, keep_alive, position
 
 NOT_THERE = "001-0001-000000000000000099"
 

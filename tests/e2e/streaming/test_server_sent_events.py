@@ -5,7 +5,7 @@ import json
 import orjson
 import pytest
 
-from tests.support.stream_lines import batch, cursors, position
+from tests.support.expected_lines import batch, cursors, position
 
 SERVER_SENT = {"Accept": "text/event-stream"}
 

@@ -29,7 +29,7 @@ from nakadi.model.events import Record
 from nakadi.model.sink import Parallel
 from nakadi.model.subscription import EventTypePartition, OffsetRange
 from tests.support.chunks import a_chunk, some_events, values
-from tests.support.sink_world import SinkWorld
+from tests.support.sink_simulation import SinkSimulation
 
 FIRST, SECOND = EventTypePartition("a", "0"), EventTypePartition("a", "1")
 
@@ -455,16 +455,16 @@ def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(s
     """No event is lost, overtaken, committed without being accepted, or sent again after its commit. Processes that
     end settle first; killed ones do not. (X11, X12, X17, X30, X32, X33, X60, X61)
     """
-    SinkWorld(seed, has_policy=False, parallel=parallel).run()
+    SinkSimulation(seed, has_policy=False, parallel=parallel).run()
 
 
 @BY_KEY_OR_NOT
 @pytest.mark.parametrize("seed", range(60))
 def test_only_events_that_the_sink_fails_at_are_given_up(seed, parallel):
     """Every other event is delivered, in order. (X11, X15, X16, X62)"""
-    world = SinkWorld(seed, parallel=parallel)
-    world.run()
-    assert world.parked == world.poison
+    simulation = SinkSimulation(seed, parallel=parallel)
+    simulation.run()
+    assert simulation.parked == simulation.poison
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -472,29 +472,31 @@ def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
     """During an outage, no event is given up, and the sink is called about once a minute; soon afterwards, it gets
     everything. (X13, X15)
     """
-    world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
-    world.run()
-    [after, *_] = [each for each in world.called_at if each >= world.down_until]
+    simulation = SinkSimulation(seed, has_policy=False, outage_seconds=3600.0)
+    simulation.run()
+    [after, *_] = [each for each in simulation.called_at if each >= simulation.down_until]
     # The longest pause between attempts, and the time that the simulation may let pass before its next step.
-    assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
+    assert after <= simulation.down_until + 5 * MAX_PAUSE_SECONDS
     # Each process that takes over starts with short pauses.
-    beginnings = world.streams * len(world.partitions)
-    assert sum(each < world.down_until for each in world.called_at) <= 12 * beginnings + 240 * len(world.partitions)
+    beginnings = simulation.streams * len(simulation.partitions)
+    assert sum(each < simulation.down_until for each in simulation.called_at) <= 12 * beginnings + 240 * len(
+        simulation.partitions
+    )
 
 
-def test_worlds_have_processes_that_are_killed():
+def test_simulations_have_processes_that_are_killed():
     """The simulations kill processes; otherwise, they would show nothing about processes that are killed."""
-    worlds = [SinkWorld(seed, has_policy=False) for seed in range(10)]
-    for each in worlds:
+    simulations = [SinkSimulation(seed, has_policy=False) for seed in range(10)]
+    for each in simulations:
         each.run()
-    assert sum(each.kills for each in worlds) > 5
+    assert sum(each.kills for each in simulations) > 5
 
 
-def test_worlds_have_more_deliveries_at_once_than_partitions():
+def test_simulations_have_more_deliveries_at_once_than_partitions():
     """The simulations have more deliveries at once than partitions; otherwise, they would show nothing about deliveries
     by key. (X60)
     """
-    worlds = [SinkWorld(seed, partition_count=1, parallel=Parallel.KEY) for seed in range(10)]
-    for each in worlds:
+    simulations = [SinkSimulation(seed, partition_count=1, parallel=Parallel.KEY) for seed in range(10)]
+    for each in simulations:
         each.run()
-    assert max(each.most_in_flight for each in worlds) > 2
+    assert max(each.most_in_flight for each in simulations) > 2

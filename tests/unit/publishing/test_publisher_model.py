@@ -169,21 +169,21 @@ class RandomEventType:
         return ModelOutcome(verdict, tuple(items), stored), not one_by_one
 
 
-def run_world(draw, ways, monkeypatch, *, in_pieces=False):
+def run_scenario(draw, ways, monkeypatch, *, in_pieces=False):
     try:
-        world = RandomEventType(draw)
+        scenario = RandomEventType(draw)
     except Invalid:  # a schema may have too many references
         ways["not a schema"] += 1
         return
     for _ in range(BATCHES_PER_SCHEMA):
-        body, is_hostile = world.batch()
+        body, is_hostile = scenario.batch()
         subject = draw.choice((ANN, ANN, ANN, UNAUTHENTICATED))
         directed_to = "a-subscription" if draw.random() < 0.1 else None
         # Some pieces may have been drawn before one of them is declined.
         draws = [draw.random()] * 10 if in_pieces else [draw.random() for _ in range(10)]
-        expected = world.model.publish(body, subject, "the-flow", directed_to, list(draws))
-        found, is_known = world.publish(body, subject, directed_to, draws, monkeypatch)
-        assert found == expected, (world.event_type, body)
+        expected = scenario.model.publish(body, subject, "the-flow", directed_to, list(draws))
+        found, is_known = scenario.publish(body, subject, directed_to, draws, monkeypatch)
+        assert found == expected, (scenario.event_type, body)
         ways[expected.verdict] += 1
         if expected.stored and not is_hostile:
             ways["meant to be known at once"] += 1
@@ -205,11 +205,11 @@ def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
         for module in (memory, validation, batches):
             monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 400)
     ways = Counter()
-    for world in range(seed, seed + choose_by_suite(SCHEMAS, 40 * SCHEMAS)):
+    for number in range(seed, seed + choose_by_suite(SCHEMAS, 40 * SCHEMAS)):
         try:
-            run_world(random.Random(world), ways, monkeypatch, in_pieces=in_pieces)
+            run_scenario(random.Random(number), ways, monkeypatch, in_pieces=in_pieces)
         except BaseException:
-            print(f"in the world of seed {world}")
+            print(f"in the scenario of seed {number}")
             raise
     total = sum(ways[verdict] for verdict in ("stored", "rejected", "malformed"))
     assert min(ways["stored"], ways["rejected"], ways["malformed"]) > total / 20, ways

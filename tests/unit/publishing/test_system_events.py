@@ -94,24 +94,24 @@ class KpiProcess:
 
 
 @pytest.fixture
-def world():
-    world = KpiProcess()
-    with closing(world.figures):
-        yield world
+def process():
+    process = KpiProcess()
+    with closing(process.figures):
+        yield process
 
 
 def without_metadata(event):
     return {name: value for name, value in event.items() if name != "metadata"}
 
 
-def test_a_stored_batch_is_recorded(world):
+def test_a_stored_batch_is_recorded(process):
     """A batch is recorded with its event type, publisher, duration, and number of events and bytes. (P153)"""
-    world.switch_on(Feature.KPI_COLLECTION)
+    process.switch_on(Feature.KPI_COLLECTION)
 
-    world.batch()
-    world.flush()
+    process.batch()
+    process.flush()
 
-    [event] = world.events(BATCH_PUBLISHED)
+    [event] = process.events(BATCH_PUBLISHED)
     assert without_metadata(event) == {
         "event_type": "order.placed",
         "app": "ann",
@@ -123,7 +123,7 @@ def test_a_stored_batch_is_recorded(world):
     }
     assert event["metadata"]["flow_id"] == "flow"
     assert set(without_metadata(event)) == set(KPI_DEFINITIONS[BATCH_PUBLISHED].fields)
-    assert world.counted == {"written": 1, "dropped": 0}
+    assert process.counted == {"written": 1, "dropped": 0}
 
 
 def test_names_are_hashed_as_the_reference_hashes_them():
@@ -132,258 +132,258 @@ def test_names_are_hashed_as_the_reference_hashes_them():
 
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
-def test_a_stream_is_recorded(world, subscription, api):
+def test_a_stream_is_recorded(process, subscription, api):
     """A stream is recorded with the events of an event type that it has sent, and with its subscription. (L70, S309)"""
-    world.switch_on(Feature.KPI_COLLECTION)
+    process.switch_on(Feature.KPI_COLLECTION)
 
-    world.figures.record_sent_events(
+    process.figures.record_sent_events(
         subscription, "order.placed", ANN, "flow", SentEventTotals(event_count=7, byte_count=900, batch_count=2)
     )
-    world.flush()
+    process.flush()
 
-    [event] = world.events(DATA_STREAMED)
+    [event] = process.events(DATA_STREAMED)
     assert (event["api"], event["subscription"], event["app"]) == (api, subscription, "ann")
     assert [event[name] for name in ("number_of_events", "bytes_streamed", "batches_streamed")] == [7, 900, 2]
     assert set(without_metadata(event)) == set(KPI_DEFINITIONS[DATA_STREAMED].fields)
 
 
-def test_a_stream_is_reported_periodically_and_at_its_end(world):
+def test_a_stream_is_reported_periodically_and_at_its_end(process):
     """The events sent are reported every half minute for each event type, and counted from zero again. (L70, S309)"""
-    world.switch_on(Feature.KPI_COLLECTION)
-    stream = StreamKpis(world.figures, world.clock, ANN, "flow")
-    stream.record_sent_batch("a", 1, 10, world.clock.now())
-    stream.record_sent_batch("b", 2, 20, world.clock.now())
-    stream.record_sent_batch("a", 3, 30, world.clock.now())
-    world.clock.move(STREAM_KPI_REPORT_INTERVAL_SECONDS - 1)
-    assert stream.next_report_at == world.clock.monotonic() + 1
-    world.clock.move(1)
+    process.switch_on(Feature.KPI_COLLECTION)
+    stream = StreamKpis(process.figures, process.clock, ANN, "flow")
+    stream.record_sent_batch("a", 1, 10, process.clock.now())
+    stream.record_sent_batch("b", 2, 20, process.clock.now())
+    stream.record_sent_batch("a", 3, 30, process.clock.now())
+    process.clock.move(STREAM_KPI_REPORT_INTERVAL_SECONDS - 1)
+    assert stream.next_report_at == process.clock.monotonic() + 1
+    process.clock.move(1)
     stream.report()
-    assert stream.next_report_at == world.clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
-    stream.record_sent_batch("a", 5, 50, world.clock.now())
+    assert stream.next_report_at == process.clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
+    stream.record_sent_batch("a", 5, 50, process.clock.now())
     stream.report()
     stream.report()
-    world.flush()
+    process.flush()
 
     told = [
-        (each["event_type"], each["number_of_events"], each["bytes_streamed"]) for each in world.events(DATA_STREAMED)
+        (each["event_type"], each["number_of_events"], each["bytes_streamed"]) for each in process.events(DATA_STREAMED)
     ]
     assert told == [("a", 4, 40), ("b", 2, 20), ("a", 5, 50)]
 
 
-def test_requests_are_recorded_while_the_access_log_is_on(world):
+def test_requests_are_recorded_while_the_access_log_is_on(process):
     """The access log has its own feature, separate from the other KPI events. (R228, R250)"""
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.figures.record_request(REQUEST, ANN, "flow")
-    world.flush()
-    assert world.events(ACCESS_LOG) == []
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.figures.record_request(REQUEST, ANN, "flow")
+    process.flush()
+    assert process.events(ACCESS_LOG) == []
 
-    world.switch_on(Feature.ACCESS_LOG_ENABLED)
-    world.clock.move(KPI_QUEUE_MAX_AGE_SECONDS + 1)
-    world.figures.record_request(REQUEST, UNAUTHENTICATED, "flow")
-    world.flush()
+    process.switch_on(Feature.ACCESS_LOG_ENABLED)
+    process.clock.move(KPI_QUEUE_MAX_AGE_SECONDS + 1)
+    process.figures.record_request(REQUEST, UNAUTHENTICATED, "flow")
+    process.flush()
 
-    [event] = world.events(ACCESS_LOG)
+    [event] = process.events(ACCESS_LOG)
     assert (event["method"], event["app"], event["app_hashed"]) == ("GET", "-", name_hasher("salt")("-"))
 
 
-def test_nothing_is_written_while_the_feature_is_off(world):
+def test_nothing_is_written_while_the_feature_is_off(process):
     """Events that were queued before the feature was found to be off are discarded, and not counted as dropped. (R250,
     P153)"""
-    world.batch()
-    world.flush()
-    world.batch()
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.flush()
+    process.batch()
+    process.flush()
+    process.batch()
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.flush()
 
-    assert world.written == []
-    assert world.counted == {"written": 0, "dropped": 0}
+    assert process.written == []
+    assert process.counted == {"written": 0, "dropped": 0}
 
 
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
-def test_figures_make_no_figures(world, name):
+def test_figures_make_no_figures(process, name):
     """Publishing KPI events, and streaming them, is not recorded. (P153, L70)"""
-    world.switch_on(Feature.KPI_COLLECTION)
+    process.switch_on(Feature.KPI_COLLECTION)
 
-    world.batch(name)
-    world.figures.record_sent_events(None, name, ANN, "flow", SentEventTotals(1, 1, 1))
-    world.flush()
+    process.batch(name)
+    process.figures.record_sent_events(None, name, ANN, "flow", SentEventTotals(1, 1, 1))
+    process.flush()
 
-    assert world.written == []
+    assert process.written == []
 
 
-def test_long_texts_are_cut(world):
+def test_long_texts_are_cut(process):
     """A string that a client chooses is kept up to a limited length."""
-    world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+    process.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
-    world.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
-    world.flush()
+    process.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
+    process.flush()
 
-    [event] = world.events(ACCESS_LOG)
+    [event] = process.events(ACCESS_LOG)
     assert (len(event["query"]), len(event["app"])) == (1_000, 1_000)
 
 
-def test_what_cannot_be_encoded_is_dropped(world):
+def test_what_cannot_be_encoded_is_dropped(process):
     """A KPI event with half a surrogate pair is dropped, and the request that it is about does not fail."""
-    world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+    process.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
-    world.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
-    world.flush()
+    process.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
+    process.flush()
 
-    assert world.written == []
+    assert process.written == []
 
 
 @pytest.mark.parametrize("bound", ["number", "bytes"])
-def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
+def test_the_queue_is_bounded(process, monkeypatch, caplog, bound):
     """Events beyond the queue's limits, by number or bytes, are dropped and counted until the queue is written."""
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.batch()
-    world.flush()
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.batch()
+    process.flush()
     if bound == "number":
         monkeypatch.setattr(module, "MAX_QUEUED_EVENTS", 5)
     else:
-        monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 5 * world.bytes)
+        monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 5 * process.bytes)
     for _ in range(2):
         for _ in range(8):
-            world.batch()
-        world.flush()
+            process.batch()
+        process.flush()
 
-    assert world.counted == {"written": 11, "dropped": 6}
+    assert process.counted == {"written": 11, "dropped": 6}
     assert "3 events were dropped" in caplog.text
 
 
 @pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
-def test_what_cannot_be_written_is_dropped(world, error, caplog):
+def test_what_cannot_be_written_is_dropped(process, error, caplog):
     """A failed write is logged and counted, and the next KPI events are still written."""
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.fails = error
-    world.batch()
-    world.flush()
-    world.fails = None
-    world.batch()
-    world.flush()
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.fails = error
+    process.batch()
+    process.flush()
+    process.fails = None
+    process.batch()
+    process.flush()
 
-    assert world.counted == {"written": 1, "dropped": 1}
+    assert process.counted == {"written": 1, "dropped": 1}
     assert f"Writing 1 KPI events to {BATCH_PUBLISHED} failed" in caplog.text
 
 
-def test_they_are_written_in_batches(world):
+def test_they_are_written_in_batches(process):
     """Many KPI events are written in batches, one event type at a time."""
-    world.switch_on(Feature.KPI_COLLECTION)
+    process.switch_on(Feature.KPI_COLLECTION)
     for _ in range(2 * MAX_EVENTS_PER_BATCH + 1):
-        world.batch()
-    world.figures.record_sent_events(None, "a", ANN, "flow", SentEventTotals(1, 1, 1))
-    world.flush()
+        process.batch()
+    process.figures.record_sent_events(None, "a", ANN, "flow", SentEventTotals(1, 1, 1))
+    process.flush()
 
-    assert [(name, len(events)) for name, events in world.written] == [
+    assert [(name, len(events)) for name, events in process.written] == [
         *[(BATCH_PUBLISHED, MAX_EVENTS_PER_BATCH)] * 2,
         (BATCH_PUBLISHED, 1),
         (DATA_STREAMED, 1),
     ]
 
 
-def test_a_function_writes_when_much_or_old_is_waiting(world):
+def test_a_function_writes_when_much_or_old_is_waiting(process):
     """A process that does not run between requests writes at the end of a request, and mostly has nothing to write
     then."""
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.batch()
-    world.figures.flush_if_due()
-    assert world.written == []
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.batch()
+    process.figures.flush_if_due()
+    assert process.written == []
 
     for _ in range(MAX_EVENTS_PER_BATCH - 1):
-        world.batch()
-    world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH
+        process.batch()
+    process.figures.flush_if_due()
+    assert len(process.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH
 
-    world.batch()
-    world.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
-    world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH + 1
+    process.batch()
+    process.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
+    process.figures.flush_if_due()
+    assert len(process.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH + 1
 
 
-def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
+def test_a_function_waits_no_longer_than_a_moment(process, monkeypatch):
     """A log that does not answer delays an invocation only for a limited time."""
     monkeypatch.setattr(module, "KPI_FLUSH_TIMEOUT_SECONDS", 0.01)
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.log_answers.clear()
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.log_answers.clear()
 
-    world.batch()
-    world.flush()
-    assert world.written == []
+    process.batch()
+    process.flush()
+    assert process.written == []
 
-    world.log_answers.set()
-    world.wait_for(lambda: world.written)
+    process.log_answers.set()
+    process.wait_for(lambda: process.written)
 
 
 def test_a_server_writes_by_itself():
     """If threads keep running, they write the queued events by themselves."""
-    world = KpiProcess(write_interval_seconds=0.01)
-    world.switch_on(Feature.KPI_COLLECTION)
-    with closing(world.figures):
-        world.batch()
-        world.wait_for(lambda: world.counted["written"] == 1)
-        world.batch()
-        world.wait_for(lambda: world.counted["written"] == 2)
+    process = KpiProcess(write_interval_seconds=0.01)
+    process.switch_on(Feature.KPI_COLLECTION)
+    with closing(process.figures):
+        process.batch()
+        process.wait_for(lambda: process.counted["written"] == 1)
+        process.batch()
+        process.wait_for(lambda: process.counted["written"] == 2)
 
 
 def test_a_server_looks_at_once_whether_a_feature_is_on_again():
     """While a feature is off, the broker builds one event per second to find out whether the feature is on again,
     rather than all events of every other second.
     """
-    world = KpiProcess(write_interval_seconds=3600)
-    with closing(world.figures):
-        world.batch()
-        world.flush()
-        assert not world.figures.is_collecting(BATCH_PUBLISHED)
-        world.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
-        assert world.figures.is_collecting(BATCH_PUBLISHED)
-        world.batch()
-        assert not world.figures.is_collecting(BATCH_PUBLISHED)
+    process = KpiProcess(write_interval_seconds=3600)
+    with closing(process.figures):
+        process.batch()
+        process.flush()
+        assert not process.figures.is_collecting(BATCH_PUBLISHED)
+        process.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
+        assert process.figures.is_collecting(BATCH_PUBLISHED)
+        process.batch()
+        assert not process.figures.is_collecting(BATCH_PUBLISHED)
 
-        world.switch_on(Feature.KPI_COLLECTION)
-        world.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
-        world.batch(size=7)
-        world.wait_for(lambda: world.counted["written"])
-        assert world.figures.is_collecting(BATCH_PUBLISHED)
-        world.batch()
-        assert world.figures.is_collecting(BATCH_PUBLISHED)
-    assert len(world.events(BATCH_PUBLISHED)) == world.counted["written"]
-    assert 7 in [each["batch_size"] for each in world.events(BATCH_PUBLISHED)]
+        process.switch_on(Feature.KPI_COLLECTION)
+        process.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
+        process.batch(size=7)
+        process.wait_for(lambda: process.counted["written"])
+        assert process.figures.is_collecting(BATCH_PUBLISHED)
+        process.batch()
+        assert process.figures.is_collecting(BATCH_PUBLISHED)
+    assert len(process.events(BATCH_PUBLISHED)) == process.counted["written"]
+    assert 7 in [each["batch_size"] for each in process.events(BATCH_PUBLISHED)]
 
 
 def test_a_server_writes_a_whole_batch_at_once():
     """A full batch is written before the interval between writes is over."""
-    world = KpiProcess(write_interval_seconds=3600)
-    world.switch_on(Feature.KPI_COLLECTION)
-    with closing(world.figures):
+    process = KpiProcess(write_interval_seconds=3600)
+    process.switch_on(Feature.KPI_COLLECTION)
+    with closing(process.figures):
         for _ in range(module.MAX_EVENTS_PER_BATCH):
-            world.batch()
-        world.wait_for(lambda: world.counted["written"] == module.MAX_EVENTS_PER_BATCH)
+            process.batch()
+        process.wait_for(lambda: process.counted["written"] == module.MAX_EVENTS_PER_BATCH)
 
 
 def test_what_waits_at_the_end_is_written():
     """A process that ends properly writes its queued events, and accepts no more."""
-    world = KpiProcess(write_interval_seconds=3600)
-    world.switch_on(Feature.KPI_COLLECTION)
-    world.batch()
+    process = KpiProcess(write_interval_seconds=3600)
+    process.switch_on(Feature.KPI_COLLECTION)
+    process.batch()
 
-    world.figures.close()
-    world.batch()
+    process.figures.close()
+    process.batch()
 
-    assert len(world.events(BATCH_PUBLISHED)) == 1
-    world.figures.close()
+    assert len(process.events(BATCH_PUBLISHED)) == 1
+    process.figures.close()
 
 
-def test_taking_a_figure_asks_nothing_of_the_world(world):
+def test_recording_a_figure_needs_no_store(process):
     """Publishers are not affected by failures of the registry and of the log."""
 
     def out_of_order(*_):
         raise Unavailable("no registry")
 
-    world.features.is_on = out_of_order
-    world.batch()
-    world.flush()
+    process.features.is_on = out_of_order
+    process.batch()
+    process.flush()
 
-    assert world.counted == {"written": 0, "dropped": 1}
+    assert process.counted == {"written": 0, "dropped": 1}
 
 
 def test_the_fields_are_those_of_the_reference():

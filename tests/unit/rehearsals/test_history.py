@@ -116,46 +116,46 @@ class EventTypeWithHistory:
 
 
 @pytest.fixture
-def world():
-    world = EventTypeWithHistory()
-    with closing(world.log):
-        yield world
+def history():
+    history = EventTypeWithHistory()
+    with closing(history.log):
+        yield history
 
 
-def test_a_span_ends_where_it_says(world):
+def test_a_span_ends_where_it_says(history):
     """Reading ends at the end of the span, even if later events are stored. (H2)"""
-    world.publish(*range(2500))
-    assert world.numbers(3, 2100) == list(range(3, 2101))
-    assert world.numbers(3, 3) == [3]
-    assert world.numbers(5, 4) == []
+    history.publish(*range(2500))
+    assert history.numbers(3, 2100) == list(range(3, 2101))
+    assert history.numbers(3, 3) == [3]
+    assert history.numbers(5, 4) == []
 
 
-def test_a_log_that_does_not_answer_is_asked_again(world):
+def test_a_log_that_does_not_answer_is_asked_again(history):
     """The reader repeats a read that fails, with growing pauses and a limited number of attempts."""
-    world.publish(1)
-    world.troubles = [Unavailable("down")] * 3
-    assert world.numbers(0, 0) == [1]
-    assert tuple(world.pauses) == RETRY_PAUSES_SECONDS[:3]
-    world.troubles = [Unavailable("down")] * 20
+    history.publish(1)
+    history.troubles = [Unavailable("down")] * 3
+    assert history.numbers(0, 0) == [1]
+    assert tuple(history.pauses) == RETRY_PAUSES_SECONDS[:3]
+    history.troubles = [Unavailable("down")] * 20
     with pytest.raises(Unavailable):
-        world.numbers(0, 0)
+        history.numbers(0, 0)
 
 
-def test_events_that_expire_meanwhile_are_left_out(world):
+def test_events_that_expire_meanwhile_are_left_out(history):
     """If events expire during the reading, it continues with the oldest event that still exists. (H4)"""
-    world.publish(*range(10))
-    world.log.trim(world.topic, 0, A_MOMENT + timedelta(days=1))
-    assert world.numbers(0, 9) == []
-    world.publish(10)
-    assert world.numbers(0, 10) == [10]
+    history.publish(*range(10))
+    history.log.trim(history.topic, 0, A_MOMENT + timedelta(days=1))
+    assert history.numbers(0, 9) == []
+    history.publish(10)
+    assert history.numbers(0, 10) == [10]
 
 
-def test_a_deleted_event_type_ends_the_reading(world):
+def test_a_deleted_event_type_ends_the_reading(history):
     """Reading ends if the event type is deleted, if another one has its name, or if only its events are removed.
     (H10)
     """
-    for current in (None, an_event_type(name=world.event_type.name, id="another"), world.event_type):
-        world.current = current
-        world.troubles = [UnknownTopic()]
+    for current in (None, an_event_type(name=history.event_type.name, id="another"), history.event_type):
+        history.current = current
+        history.troubles = [UnknownTopic()]
         with pytest.raises(NotFound):
-            world.numbers(0, 0)
+            history.numbers(0, 0)

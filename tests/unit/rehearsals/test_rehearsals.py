@@ -144,159 +144,159 @@ class RehearsalSetup:
 
 
 @pytest.fixture
-def world() -> Iterator[RehearsalSetup]:
-    world = RehearsalSetup()
-    yield world
-    world.close()
+def setup() -> Iterator[RehearsalSetup]:
+    setup = RehearsalSetup()
+    yield setup
+    setup.close()
 
 
-def test_a_long_rehearsal_shows_its_progress(world):
+def test_a_long_rehearsal_shows_its_progress(setup):
     """Every two seconds, a rehearsal writes its findings so far, and finally the result. (H1, H10)"""
-    identity = world.start()
-    world.await_reads(1)
-    assert world.read_counts(identity) == (RehearsalState.RUNNING, 0, 0)
-    world.clock.move(REPORT_INTERVAL_SECONDS)
-    world.open_gate(1)
-    world.await_reads(2)
-    assert world.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
-    world.open_gate(1)
-    world.await_reads(3)
-    assert world.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
-    world.open_gate()
-    until(lambda: world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
-    assert len(world.rehearsals.get(world.name, identity, UNAUTHENTICATED).samples) == 5
+    identity = setup.start()
+    setup.await_reads(1)
+    assert setup.read_counts(identity) == (RehearsalState.RUNNING, 0, 0)
+    setup.clock.move(REPORT_INTERVAL_SECONDS)
+    setup.open_gate(1)
+    setup.await_reads(2)
+    assert setup.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    setup.open_gate(1)
+    setup.await_reads(3)
+    assert setup.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    setup.open_gate()
+    until(lambda: setup.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
+    assert len(setup.rehearsals.get(setup.name, identity, UNAUTHENTICATED).samples) == 5
 
 
-def test_a_removed_rehearsal_ends(world):
+def test_a_removed_rehearsal_ends(setup):
     """Another process removes the rehearsal; the job notices when it writes, and leaves nothing behind. (H11)"""
-    identity = world.start()
-    world.await_reads(1)
-    other = world.open_rehearsals()
-    other.remove(world.name, identity, UNAUTHENTICATED)
+    identity = setup.start()
+    setup.await_reads(1)
+    other = setup.open_rehearsals()
+    other.remove(setup.name, identity, UNAUTHENTICATED)
     other.close()
-    world.clock.move(REPORT_INTERVAL_SECONDS)
-    world.open_gate()
-    world.rehearsals._threads.shutdown()
+    setup.clock.move(REPORT_INTERVAL_SECONDS)
+    setup.open_gate()
+    setup.rehearsals._threads.shutdown()
 
-    assert world.log.reads == 1
-    assert world.broker.registry.list(REHEARSALS_KIND) == []
-    assert world.count_ended() == {"removed": 1}
+    assert setup.log.reads == 1
+    assert setup.broker.registry.list(REHEARSALS_KIND) == []
+    assert setup.count_ended() == {"removed": 1}
 
 
-def test_a_process_runs_two_at_once(world):
+def test_a_process_runs_two_at_once(setup):
     """A third rehearsal is refused until one of two running ones has ended. (H12)"""
-    started = [world.start() for _ in range(MAX_RUNNING)]
+    started = [setup.start() for _ in range(MAX_RUNNING)]
     with pytest.raises(TryLater):
-        world.start()
-    assert len(world.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
-    assert sample_value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == MAX_RUNNING
-    world.open_gate()
-    until(lambda: all(world.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
-    world.rehearsals.close()
-    assert world.count_ended() == {"finished": MAX_RUNNING}
-    assert sample_value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == 0
-    world.rehearsals = world.open_rehearsals()
-    world.log.passes = threading.Semaphore(0)
-    assert world.start()
+        setup.start()
+    assert len(setup.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
+    assert sample_value(collect_samples(setup.broker.metrics), "nakadi_rehearsals_running") == MAX_RUNNING
+    setup.open_gate()
+    until(lambda: all(setup.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
+    setup.rehearsals.close()
+    assert setup.count_ended() == {"finished": MAX_RUNNING}
+    assert sample_value(collect_samples(setup.broker.metrics), "nakadi_rehearsals_running") == 0
+    setup.rehearsals = setup.open_rehearsals()
+    setup.log.passes = threading.Semaphore(0)
+    assert setup.start()
 
 
-def test_a_process_that_ends_says_so(world):
+def test_a_process_that_ends_says_so(setup):
     """The rehearsals of a process that ends are reported as lost, without their findings. (H10)"""
-    identity = world.start()
-    world.await_reads(1)
-    closing = threading.Thread(target=world.rehearsals.close)
+    identity = setup.start()
+    setup.await_reads(1)
+    closing = threading.Thread(target=setup.rehearsals.close)
     closing.start()
-    until(world.rehearsals._stopping.is_set)
-    world.open_gate(1)
+    until(setup.rehearsals._stopping.is_set)
+    setup.open_gate(1)
     closing.join()
 
-    state, seen, _ = world.read_counts(identity)
+    state, seen, _ = setup.read_counts(identity)
     assert (state, seen <= CHUNK) == (RehearsalState.LOST, True)
-    [document] = world.broker.registry.list(REHEARSALS_KIND)
+    [document] = setup.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == LOST_MESSAGE
-    assert world.count_ended() == {"lost": 1}
+    assert setup.count_ended() == {"lost": 1}
 
 
-def test_a_silent_process_counts_as_lost(world):
+def test_a_silent_process_counts_as_lost(setup):
     """A rehearsal whose process is silent counts as lost, because nobody reports a killed process. If the process
     was only slow, the rehearsal continues. (H10)
     """
-    identity = world.start()
-    world.await_reads(1)
-    world.clock.move(LOST_AFTER.total_seconds() + 1)
-    assert world.read_counts(identity)[0] is RehearsalState.LOST
-    world.open_gate()
-    until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)
+    identity = setup.start()
+    setup.await_reads(1)
+    setup.clock.move(LOST_AFTER.total_seconds() + 1)
+    assert setup.read_counts(identity)[0] is RehearsalState.LOST
+    setup.open_gate()
+    until(lambda: setup.read_counts(identity)[0] is RehearsalState.FINISHED)
 
 
-def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog):
+def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(setup, caplog):
     """A failed rehearsal does not tell clients the reason, which is in the broker's log. (H10)"""
-    world.log.trouble = RuntimeError("a secret of the engine")
-    identity = world.start()
-    world.open_gate(1)
-    until(lambda: world.read_counts(identity)[0] is RehearsalState.FAILED)
+    setup.log.trouble = RuntimeError("a secret of the engine")
+    identity = setup.start()
+    setup.open_gate(1)
+    until(lambda: setup.read_counts(identity)[0] is RehearsalState.FAILED)
 
-    [document] = world.broker.registry.list(REHEARSALS_KIND)
+    [document] = setup.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == FAILED_MESSAGE
     assert "a secret of the engine" in caplog.text
 
 
 @pytest.mark.parametrize("fails_after_effect", [False, True])
-def test_a_report_that_fails_is_repeated(world, fails_after_effect):
+def test_a_report_that_fails_is_repeated(setup, fails_after_effect):
     """If the registry does not answer a report, the rehearsal continues, whether or not the report was stored. (H10)"""
-    identity = world.start()
-    world.await_reads(1)
-    world.registry.failing_writes, world.registry.fails_after_effect = 1, fails_after_effect
-    world.clock.move(REPORT_INTERVAL_SECONDS)
-    world.open_gate(1)
-    world.await_reads(2)
-    assert world.registry.failing_writes == 0
-    world.clock.move(REPORT_INTERVAL_SECONDS)
-    world.open_gate(1)
-    world.await_reads(3)
-    assert world.read_counts(identity) == (RehearsalState.RUNNING, 2 * CHUNK, 20)
-    world.open_gate()
-    until(lambda: world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
+    identity = setup.start()
+    setup.await_reads(1)
+    setup.registry.failing_writes, setup.registry.fails_after_effect = 1, fails_after_effect
+    setup.clock.move(REPORT_INTERVAL_SECONDS)
+    setup.open_gate(1)
+    setup.await_reads(2)
+    assert setup.registry.failing_writes == 0
+    setup.clock.move(REPORT_INTERVAL_SECONDS)
+    setup.open_gate(1)
+    setup.await_reads(3)
+    assert setup.read_counts(identity) == (RehearsalState.RUNNING, 2 * CHUNK, 20)
+    setup.open_gate()
+    until(lambda: setup.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
 
 
 @pytest.mark.parametrize("fails_after_effect", [False, True])
-def test_a_result_that_cannot_be_stored_is_stored_later(world, fails_after_effect):
+def test_a_result_that_cannot_be_stored_is_stored_later(setup, fails_after_effect):
     """The result of a long rehearsal is not lost because the registry does not answer for a moment. (H10)"""
-    identity = world.start()
-    world.await_reads(1)
-    world.registry.failing_writes, world.registry.fails_after_effect = 2, fails_after_effect
-    world.open_gate()
-    until(lambda: world.count_ended() == {"finished": 1})
-    assert world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30)
+    identity = setup.start()
+    setup.await_reads(1)
+    setup.registry.failing_writes, setup.registry.fails_after_effect = 2, fails_after_effect
+    setup.open_gate()
+    until(lambda: setup.count_ended() == {"finished": 1})
+    assert setup.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30)
 
 
-def test_results_are_kept_for_a_day(world):
+def test_results_are_kept_for_a_day(setup):
     """Housekeeping removes older results, including those of deleted event types. (H12)"""
-    world.open_gate()
-    identity = world.start()
-    until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)
-    world.broker.housekeeping.run()
-    assert world.read_counts(identity)
-    world.clock.move((KEPT_FOR + timedelta(seconds=1)).total_seconds())
-    world.broker.housekeeping.run()
-    assert world.broker.registry.list(REHEARSALS_KIND) == []
+    setup.open_gate()
+    identity = setup.start()
+    until(lambda: setup.read_counts(identity)[0] is RehearsalState.FINISHED)
+    setup.broker.housekeeping.run()
+    assert setup.read_counts(identity)
+    setup.clock.move((KEPT_FOR + timedelta(seconds=1)).total_seconds())
+    setup.broker.housekeeping.run()
+    assert setup.broker.registry.list(REHEARSALS_KIND) == []
     with pytest.raises(NotFound):
-        world.rehearsals.get(world.name, identity, UNAUTHENTICATED)
+        setup.rehearsals.get(setup.name, identity, UNAUTHENTICATED)
 
 
-def test_while_the_registry_is_read_only_none_starts(world):
+def test_while_the_registry_is_read_only_none_starts(setup):
     """While the registry is read-only, no rehearsal starts, and none is removed. (H9)"""
-    world.open_gate()
-    identity = world.start()
-    world.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
+    setup.open_gate()
+    identity = setup.start()
+    setup.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
     with pytest.raises(TryLater):
-        world.start()
+        setup.start()
     with pytest.raises(TryLater):
-        world.rehearsals.remove(world.name, identity, UNAUTHENTICATED)
+        setup.rehearsals.remove(setup.name, identity, UNAUTHENTICATED)
 
 
-def test_a_blocked_consumer_may_not_rehearse(world):
+def test_a_blocked_consumer_may_not_rehearse(setup):
     """A blocked consumer may not rehearse, just as it may not read. (H9)"""
-    world.broker.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, world.name)
+    setup.broker.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, setup.name)
     with pytest.raises(NotPermitted):
-        world.rehearsals.list(world.name, UNAUTHENTICATED)
+        setup.rehearsals.list(setup.name, UNAUTHENTICATED)

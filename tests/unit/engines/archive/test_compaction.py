@@ -15,7 +15,7 @@ from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.model.events import Record
 from tests.support.patience import PATIENCE, until
-from tests.support.tiered_world import TieredLogFixture, TopicNames
+from tests.support.tiered_log_fixture import TieredLogFixture, TopicNames
 
 
 @pytest.fixture

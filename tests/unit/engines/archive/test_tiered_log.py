@@ -23,7 +23,7 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.patience import PATIENCE, until
-from tests.support.tiered_world import TieredLogFixture, TopicNames
+from tests.support.tiered_log_fixture import TieredLogFixture, TopicNames
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         # After an upgrade, the parser takes the head for the whole message.
         if self._newest is not None and not self._parser.should_upgrade():
-            self._newest.end_body()
+            self._newest.mark_body_complete()
 
     # Called by the edge, the server, and exchanges.
 

@@ -110,7 +110,7 @@ class Exchange:
             self.body += piece
         self._wake_receiver()
 
-    def end_body(self) -> None:
+    def mark_body_complete(self) -> None:
         self.more_body = False
         self._wake_receiver()
 

@@ -56,13 +56,13 @@ def routes(schema_versions: SchemaVersions) -> list[Route]:
         Route(
             method="GET",
             template="/avro-schemas/{schema_name}/versions",
-            handler=_list_batch_schemas,
+            handler=_list_avro_schemas,
             operation="list_avro_schemas",
         ),
         Route(
             method="GET",
             template="/avro-schemas/{schema_name}/versions/{version}",
-            handler=_show_batch_schema,
+            handler=_get_avro_schema,
             operation="get_avro_schema",
         ),
     ]
@@ -108,27 +108,27 @@ class _SchemaHandlers(Struct, frozen=True):
         return json_response(_evaluation_view(evaluation))
 
 
-def _list_batch_schemas(request: Request) -> Response:
-    versions = _find_batch_schemas(request)
-    return json_response({"items": [_batch_schema_view(each, version) for version, each in versions.items()]})
+def _list_avro_schemas(request: Request) -> Response:
+    versions = _find_avro_schemas(request)
+    return json_response({"items": [_avro_schema_view(each, version) for version, each in versions.items()]})
 
 
-def _show_batch_schema(request: Request) -> Response:
-    versions, version = _find_batch_schemas(request), request.path_parameters["version"]
+def _get_avro_schema(request: Request) -> Response:
+    versions, version = _find_avro_schemas(request), request.path_parameters["version"]
     if version not in versions:
         name = request.path_parameters["schema_name"]
         raise NotFound(f"Avro schema not found for: {name}, version {version}")
-    return json_response(_batch_schema_view(versions[version], version))
+    return json_response(_avro_schema_view(versions[version], version))
 
 
-def _find_batch_schemas(request: Request) -> Mapping[str, AvroJson]:
+def _find_avro_schemas(request: Request) -> Mapping[str, AvroJson]:
     name = request.path_parameters["schema_name"]
     if name not in BATCH_SCHEMAS:
         raise NotFound(f"There is no Avro schema of this name: {name}. Known are {' and '.join(BATCH_SCHEMAS)}")
     return BATCH_SCHEMAS[name]
 
 
-def _batch_schema_view(schema: AvroJson, version: str) -> View:
+def _avro_schema_view(schema: AvroJson, version: str) -> View:
     return {"avro_schema": schema, "version": version}
 
 

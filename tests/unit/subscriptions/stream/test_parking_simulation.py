@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.everything import seeds
-from tests.support.parking_world import ParkingSimulation
+from tests.support.parking_simulation import ParkingSimulation
 
 
 @pytest.mark.parametrize("seed", seeds(25, 150))

@@ -40,7 +40,7 @@ class Attempt:
 
 
 @dataclass
-class SinkWorld:
+class SinkSimulation:
     seed: int
     partition_count: int = 3
     event_count: int = 40

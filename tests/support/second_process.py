@@ -1,6 +1,6 @@
 """A second process on the same data file, which carries out one command a line, and answers each with a line.
 
-    python neighbour.py URL
+    python second_process.py URL
 
 It reads JSON arrays of a command and its arguments, and answers with the result or `null`.
 """
@@ -25,7 +25,7 @@ from tests.support.patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 
 
-class Neighbour:
+class SecondProcess:
     def __init__(self, process: subprocess.Popen) -> None:
         self._process = process
 
@@ -36,7 +36,7 @@ class Neighbour:
 
     def answer(self) -> Any:
         line = self._process.stdout.readline()
-        assert line, "the neighbour has died"
+        assert line, "the process has died"
         return json.loads(line)
 
     def ask(self, *command: Any) -> Any:
@@ -45,14 +45,14 @@ class Neighbour:
 
 
 @contextmanager
-def a_neighbour(url: str) -> Iterator[Neighbour]:
+def a_second_process(url: str) -> Iterator[SecondProcess]:
     command = [sys.executable, __file__, url]
     environment = plain_environment(PYTHONPATH=f"{ROOT / 'layers/nakadi/python'}:{ROOT}")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         try:
-            neighbour = Neighbour(process)
-            assert neighbour.answer() == "ready"
-            yield neighbour
+            other = SecondProcess(process)
+            assert other.answer() == "ready"
+            yield other
         finally:
             process.stdin.close()
             try:

@@ -93,9 +93,9 @@ class AwsFaults:
         self.badness = 0.0
         self.met: Counter[tuple[str, str]] = Counter()
 
-    def inject_into(self, world: EmulatedAws) -> Any:
+    def inject_into(self, emulated: EmulatedAws) -> Any:
         """Let each request to these emulated services get its fault, if one is drawn for it."""
-        usual = world.answer
+        usual = emulated.answer
 
         def answer(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
             service, faults = self._possible(request)
@@ -105,7 +105,7 @@ class AwsFaults:
             self.met[service, name] += 1
             return faults[name](request, effect)
 
-        return patch.object(world, "answer", answer)
+        return patch.object(emulated, "answer", answer)
 
     def refuse_some_records(self, places: Sequence[int]) -> dict[int, str]:
         """Draw which records of a call are refused, and return the reasons by their places."""

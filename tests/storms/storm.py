@@ -29,7 +29,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
-from tests.storms.weather import AwsFaults, ReplacedTime
+from tests.storms.faults import AwsFaults, ReplacedTime
 from tests.support.aws import REGION, aws
 from tests.support.kinesis import create_stream, session, use_fast_clients
 
@@ -79,12 +79,12 @@ class Figures:
 class RefusingClient:
     """A Kinesis client that refuses those records of a call for which `AwsFaults` draws a refusal."""
 
-    def __init__(self, client: Any, weather: AwsFaults) -> None:
+    def __init__(self, client: Any, faults: AwsFaults) -> None:
         self._client = client
-        self._weather = weather
+        self._faults = faults
 
     def put_records(self, **asked: Any) -> dict[str, Any]:
-        refused = self._weather.refuse_some_records(range(len(asked["Records"])))
+        refused = self._faults.refuse_some_records(range(len(asked["Records"])))
         taken = [record for at, record in enumerate(asked["Records"]) if at not in refused]
         answers = iter(self._client.put_records(**{**asked, "Records": taken})["Records"]) if taken else iter(())
         return {
@@ -102,9 +102,9 @@ class RefusingClient:
 
 
 class StormSimulation:
-    def __init__(self, seed: int, weather: AwsFaults, client: Any, stream: str) -> None:
+    def __init__(self, seed: int, faults: AwsFaults, client: Any, stream: str) -> None:
         self.chance = random.Random(seed)
-        self.weather = weather
+        self.faults = faults
         self.figures = Figures()
         self._client = client
         self._stream = stream
@@ -124,7 +124,7 @@ class StormSimulation:
 
     def step(self) -> None:
         self.figures.steps += 1
-        self.weather.badness = self.chance.choice((0.0, 0.05, 0.3, 0.7))
+        self.faults.badness = self.chance.choice((0.0, 0.05, 0.3, 0.7))
         steps = (self.publish, self.publish, self.read, self.read, self.index, self.write, self.restart)
         act = self.chance.choices(steps, (4, 4, 3, 3, 3, 4, 1))[0]
         try:
@@ -192,7 +192,7 @@ class StormSimulation:
 
     def check_after_storm(self) -> Figures:
         """Let all calls succeed again, and count what is wrong in the stores."""
-        self.weather.badness = 0.0
+        self.faults.badness = 0.0
         self._indexer.catch_up(self._shard)
         for key, (_, possible) in self._documents.items():
             self.figures.misled += self._registry_revision(key) not in possible
@@ -208,8 +208,8 @@ class StormSimulation:
                     self.figures.changed += values[offset] != value
             self._compare(place, values)
         self.figures.offsets_seen = len(self._seen)
-        self.figures.faults = sum(self.weather.met.values())
-        self.figures.faults_by_kind = self.weather.met
+        self.figures.faults = sum(self.faults.met.values())
+        self.figures.faults_by_kind = self.faults.met
         return self.figures
 
     def _compare(self, place: int, values: Sequence[bytes]) -> None:
@@ -251,14 +251,14 @@ class StormSimulation:
         return found.revision if found else ABSENT_REVISION
 
     def _calm_records(self) -> list[ArrivedRecord]:
-        badness, self.weather.badness = self.weather.badness, 0.0
+        badness, self.faults.badness = self.faults.badness, 0.0
         try:
             stream = self._a_stream()
             [shard] = stream.list_shards()
             self._shard = shard.id
             return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records
         finally:
-            self.weather.badness = badness
+            self.faults.badness = badness
 
     def _a_log(self) -> KinesisLog:
         index = DynamoDbLogIndex(parse_table_address(TABLES))
@@ -290,19 +290,19 @@ def _are_consecutive(offsets: Sequence[int]) -> bool:
 @contextmanager
 def start_storm(seed: int) -> Iterator[StormSimulation]:
     clock = ReplacedTime()
-    with clock.replace_clocks(), aws() as world, use_fast_clients():
+    with clock.replace_clocks(), aws() as emulated, use_fast_clients():
         random.seed(seed)
-        weather = AwsFaults(random.Random(seed), clock)
-        with weather.inject_into(world):
-            world.create_tables("sea")
+        faults = AwsFaults(random.Random(seed), clock)
+        with faults.inject_into(emulated):
+            emulated.create_tables("sea")
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
-            client = RefusingClient(opening.new_kinesis_client({"region": REGION}), weather)
-            yield StormSimulation(seed, weather, client, create_stream(client, shards=1))
+            client = RefusingClient(opening.new_kinesis_client({"region": REGION}), faults)
+            yield StormSimulation(seed, faults, client, create_stream(client, shards=1))
 
 
 def run_storm(seed: int, steps: int) -> Figures:
-    with start_storm(seed) as voyage:
+    with start_storm(seed) as storm:
         for _ in range(steps):
-            voyage.step()
-        return voyage.check_after_storm()
+            storm.step()
+        return storm.check_after_storm()

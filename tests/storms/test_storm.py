@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.storms.voyage import run_storm
+from tests.storms.storm import run_storm
 
 STEPS = 90
 
