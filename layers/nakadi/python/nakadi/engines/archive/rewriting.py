@@ -94,7 +94,7 @@ class ArchiveRewriter:
         tombstones: list[int] = []
         written = [
             self._rewrite_group(topic, partition, group, rule.keeps, tombstones)
-            for group in _group_small_segments(segments)
+            for group in group_small_segments(segments)
         ]
         renew_claim()
         if written != segments:
@@ -129,7 +129,7 @@ class ArchiveRewriter:
             yield from segment_cache.read_segment(self._store, topic, partition, each)
 
 
-def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
+def group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
     group: list[IndexSegment] = []
     for segment in segments:
         together = [*group, segment]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.engines.archive import member_format
+from nakadi.engines.archive import member_format, object_keys
 from nakadi.engines.archive.merging import PartitionBusy, claim_partition
-from nakadi.engines.archive.rewriting import CompactionRule
+from nakadi.engines.archive.rewriting import CompactionRule, group_small_segments
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.partition_keys import hash_key, partition_key
@@ -29,13 +28,6 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
-COMPACTED_FOLDER = "compacted/"
-"""Each object in this folder has one segment and no other events, so it can be removed when that segment is
-replaced.
-"""
-
-MAX_GROUP_EVENTS = 20_000
-MAX_GROUP_BYTES = 16_000_000
 EVENTS_PER_READ = 1000
 
 
@@ -62,8 +54,8 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             )
 
     def remove_compacted_objects(self, locations: Sequence[ArchiveLocation]) -> None:
-        """Remove these objects, to which no segment refers any longer."""
-        keys = [location.key for location in locations if location.key.startswith(COMPACTED_FOLDER)]
+        """Remove those of these objects that had only the events of one segment; that segment has been replaced."""
+        keys = [location.key for location in locations if location.key.startswith(object_keys.REWRITTEN_FOLDER)]
         if keys and self.archive is not None:
             self.archive.remove(keys)
 
@@ -98,7 +90,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         self, topic: str, partition: int, rule: CompactionRule, renew_claim: Callable[[], None]
     ) -> None:
         segments = list(self._list_segments(topic, partition, rule.oldest_offset, rule.end_offset))
-        written = [self._rewrite_group(topic, partition, group, rule) for group in _group_small_segments(segments)]
+        written = [self._rewrite_group(topic, partition, group, rule) for group in group_small_segments(segments)]
         end = segments[-1].end_offset
         renew_claim()
         if written != segments:
@@ -115,7 +107,9 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
     def _was_compaction_interrupted(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
         """Whether an earlier compaction was interrupted after it wrote segments and before it recorded that."""
         compacted = [
-            each.end_offset for each in segments if each.location and each.location.key.startswith(COMPACTED_FOLDER)
+            each.end_offset
+            for each in segments
+            if each.location and each.location.key.startswith(object_keys.REWRITTEN_FOLDER)
         ]
         noted = self.topic_cache.read_again(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
@@ -133,8 +127,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         if len(group) == 1 and len(kept) == len(events) and group[0].location is not None:
             return group[0]
         content = member_format.pack_member(topic, partition, kept)
-        name = f"{group[0].first_offset:018d}-{uuid4().hex}.json.gz"
-        key = f"{COMPACTED_FOLDER}{self.stream_name}/{topic}/{partition}/{name}"
+        key = object_keys.new_rewritten_key_in(self.stream_name, topic, partition, group[0].first_offset)
         assert self.archive is not None
         self.archive.put(key, content)
         return replace(
@@ -168,16 +161,3 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             piece = self.reader.read_now(topic, partition, offset, EVENTS_PER_READ, 4_000_000)
             yield from (event for event in piece.events if event.offset < end)
             offset = max(piece.next_offset, offset + 1)
-
-
-def _group_small_segments(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
-    group: list[IndexSegment] = []
-    for segment in segments:
-        events = sum(each.offset_count for each in [*group, segment])
-        size = sum(each.location.length for each in [*group, segment] if each.location)
-        if group and (events > MAX_GROUP_EVENTS or 8 * size > MAX_GROUP_BYTES):
-            yield group
-            group = []
-        group.append(segment)
-    if group:
-        yield group
