@@ -11,6 +11,7 @@ CONSOLE := .cache/console
 KAFKA_JARS := .cache/kafka
 KOTLIN := .cache/kotlin
 SPARK4 := .cache/spark4
+NEWEST_SPARK := .cache/spark-newest
 STAGE  ?= dev
 PREFIX ?= nakadi
 
@@ -45,7 +46,7 @@ help:
 	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what arrives; or ENGINE=aws-local'
 	@echo 'make lasting [MINUTES=60] [ENGINE=kafka|aws-local] [JOBS=1]  everything that clients do, and what grows meanwhile; files go to lasting/'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
-	@echo 'make test-spark                    the sources and targets of Spark 4, with a Spark of its own (minutes)'
+	@echo 'make test-spark                    the sources and targets of Spark 4, with 4.0 and the newest version (minutes)'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
 	@echo 'make types                         compile what `nakadi types` writes, in each language (Kotlin needs Maven and a JDK)'
@@ -122,8 +123,9 @@ test-workers: $(VENV)/.test
 	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
 
 # The jobs use another Spark, so this one is in its own folder, which precedes theirs.
-test-spark: $(VENV)/.test $(NODE)/.test $(SPARK4)/.installed $(if $(KAFKA),,$(KAFKA_JARS)/.test)
+test-spark: $(VENV)/.test $(NODE)/.test $(SPARK4)/.installed $(NEWEST_SPARK)/.installed $(if $(KAFKA),,$(KAFKA_JARS)/.test)
 	@PYTHONPATH='$(CURDIR)/$(SPARK4)' $(BIN)/python -m pytest tests/spark4 -m long $(ARGS)
+	@PYTHONPATH='$(CURDIR)/$(NEWEST_SPARK)' $(BIN)/python -m pytest tests/spark4 -m long $(ARGS)
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .
@@ -198,6 +200,7 @@ lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/build.in -o requirements/build.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/kafka.in -o requirements/kafka.txt
 	$(BIN)/uv pip compile -q $(LOCK) requirements/spark4.in -o requirements/spark4.txt
+	$(BIN)/uv pip compile -q $(LOCK) requirements/spark-newest.in -o requirements/spark-newest.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
 		-o layers/dependencies/requirements.txt
@@ -247,7 +250,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) $(SPARK4) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) $(SPARK4) $(NEWEST_SPARK) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # Stamp files record what is installed. A changed requirements file causes a new installation.
 $(VENV)/.venv:
@@ -344,6 +347,12 @@ $(SPARK4)/.installed: requirements/spark4.txt tests/support/spark4.pom.xml | $(V
 	@mvn -B -q -Dstyle.color=never -f tests/support/spark4.pom.xml '-Dtarget=$(CURDIR)/$(SPARK4)/iceberg' \
 		'-Dmaven.repo.local=$(CURDIR)/$(SPARK4)/maven' dependency:copy-dependencies || \
 		echo 'Iceberg for Spark 4 could not be had: the test that needs it is skipped.' >&2
+	@touch $@
+
+$(NEWEST_SPARK)/.installed: requirements/spark-newest.txt | $(VENV)/.venv
+	@echo 'Setting up the newest Spark (once)...'
+	@rm -rf $(NEWEST_SPARK)
+	@$(BIN)/pip install -q --disable-pip-version-check --target $(NEWEST_SPARK) -r requirements/spark-newest.txt
 	@touch $@
 
 # Installs the CDK's command line, and Node for it.

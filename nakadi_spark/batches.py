@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,14 +20,13 @@ from msgspec import Struct, to_builtins
 from msgspec.json import decode
 from pyspark.sql import DataFrame, SparkSession
 
+from nakadi_spark.batch_bounds import Offsets, end_of_batch
+from nakadi_spark.errors import BadRead
 from nakadi_spark.reading import rows_of_log
 from nakadi_spark.shares import want_log
 from nakadi_spark.sources import Broker, OpenSource, Source
 from nakadi_sql.http_source import ranges_between
 from nakadi_sql.sources import EventTypeInfo
-
-Offsets = Mapping[str, str]
-"""For each partition, the offset of the last event that was read."""
 
 
 class Batch(Struct, frozen=True):
@@ -49,6 +48,7 @@ def for_each_batch(
     checkpoint: str | Path,
     *,
     columns: Sequence[str] | None = None,
+    max_events: int | None = None,
     every_seconds: float | None = None,
 ) -> None:
     """Call `handle` with the rows of new events and the number of the batch, until there are none.
@@ -60,8 +60,12 @@ def for_each_batch(
 
     every_seconds  The interval at which to look for new events, endlessly. Without it, the function returns when there
                    are none.
+    max_events     A batch has at most this many events, but at least one of each partition that has new ones.
+                   Default: all new events.
     columns        The names of the columns to read. Default: all.
     """
+    if max_events is not None and max_events < 1:
+        raise BadRead(f"max_events is no number of events: {max_events}")
     named = Broker(source) if isinstance(source, str) else source
     file = Path(checkpoint) / f"{quote(event_type, safe='')}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,7 @@ def for_each_batch(
         with named.open() as opened:
             wanted = want_log(opened, event_type, columns)
             if latest is None or latest.done:
-                following = _plan_batch(opened, wanted.event_type, latest)
+                following = _plan_batch(opened, wanted.event_type, latest, max_events)
                 if not ranges_between(following.start, following.end):
                     if every_seconds is None:
                         return
@@ -83,11 +87,10 @@ def for_each_batch(
         _replace_file(file, to_builtins(latest))
 
 
-def _plan_batch(opened: OpenSource, event_type: EventTypeInfo, latest: Batch | None) -> Batch:
-    end = opened.last_offsets(event_type)
-    if latest is None:
-        return Batch(0, opened.first_offsets(event_type), end, done=False)
-    return Batch(latest.number + 1, latest.end, end, done=False)
+def _plan_batch(opened: OpenSource, event_type: EventTypeInfo, latest: Batch | None, max_events: int | None) -> Batch:
+    number, start = (0, opened.first_offsets(event_type)) if latest is None else (latest.number + 1, latest.end)
+    end = end_of_batch(opened, event_type, start, opened.last_offsets(event_type), max_events)
+    return Batch(number, start, end, done=False)
 
 
 def _replace_file(file: Path, known: Any) -> None:

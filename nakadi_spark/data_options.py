@@ -23,6 +23,7 @@ class Options(msgspec.Struct, frozen=True):
     since: datetime | None
     until: datetime | None
     key: Sequence[str]
+    max_events: int | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> Options:
@@ -38,6 +39,7 @@ class Options(msgspec.Struct, frozen=True):
             _read_time("from", options.get("from")),
             _read_time("until", options.get("until")),
             _split(options.get("key", "")),
+            _read_number("max_events", options.get("max_events")),
         )
 
 
@@ -66,3 +68,11 @@ def _read_time(name: str, text: str | None) -> datetime | None:
         return as_utc(datetime.fromisoformat(text))
     except ValueError:
         raise BadRead(f"The option {name} is no time such as 2026-11-27T10:00:00Z: {text}") from None
+
+
+def _read_number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise BadRead(f"The option {name} is no number of events: {text}")
+    return int(text)

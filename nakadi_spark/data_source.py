@@ -11,9 +11,11 @@ checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyspark
 from msgspec.structs import replace
 from pyspark import TaskContext
 from pyspark.sql import Row
@@ -28,12 +30,21 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from nakadi_spark.batch_bounds import Offsets, end_of_batch
 from nakadi_spark.data_options import Options
-from nakadi_spark.errors import BadWrite
+from nakadi_spark.errors import BadRead, BadWrite
 from nakadi_spark.shares import Wanted, read_log, want_log
 from nakadi_spark.sources import Source
 from nakadi_spark.writing import Target, partition_number, plan_writing, publish_rows
 from nakadi_sql.http_source import LogRange, ranges_between
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2
+    SupportsTriggerAvailableNow = object
+
+LIMITS_BATCHES = SupportsTriggerAvailableNow is not object
+"""Whether this Spark lets a source limit the batches of a stream."""
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 """The local properties in which Spark tells a task the id of its stream and the number of its batch."""
@@ -57,7 +68,10 @@ class NakadiDataSource(DataSource):
         return _BatchReader(self._options.source, self._describe())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # as Spark calls it
-        return _StreamReader(self._options.source, self._describe())
+        max_events = self._options.max_events
+        if max_events is not None and not LIMITS_BATCHES:
+            raise BadRead(f"The option max_events needs Spark 4.2; this is {pyspark.__version__}.")
+        return _StreamReader(self._options.source, self._describe(), max_events)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002  # Spark's own
         return _Writer(self._target(overwrite=overwrite))
@@ -105,19 +119,33 @@ class _BatchReader(DataSourceReader):
         return _record_batches(self._source, self._wanted, partition)
 
 
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of events. An offset of Spark's has the offset of the last read event for each partition."""
 
-    def __init__(self, source: Source, wanted: Wanted) -> None:
-        self._source, self._wanted = source, wanted
+    def __init__(self, source: Source, wanted: Wanted, max_events: int | None) -> None:
+        self._source, self._wanted, self._max_events = source, wanted, max_events
+        self._goal: Offsets | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # as Spark calls it
         with self._source.open() as opened:
             return dict(opened.first_offsets(self._wanted.event_type, self._wanted.since))
 
-    def latestOffset(self) -> dict[str, str]:  # noqa: N802  # as Spark calls it
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # as Spark calls it
+        return ReadAllAvailable() if self._max_events is None else ReadMaxRows(self._max_events)
+
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> dict[str, str]:  # noqa: N802  # as above
+        """Where the next batch ends. Before Spark 4.2, there are no arguments, and a batch has all new events."""
         with self._source.open() as opened:
-            return dict(opened.last_offsets(self._wanted.event_type))
+            event_type = self._wanted.event_type
+            end = opened.last_offsets(event_type) if self._goal is None else {**(start or {}), **self._goal}
+            # Spark may want all events, whatever the option says.
+            max_events = getattr(limit, "max_rows", None)
+            return dict(end_of_batch(opened, event_type, start or {}, end, max_events))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # as Spark calls it
+        """Remember where the stream ends, so that it ends although there are always new events."""
+        with self._source.open() as opened:
+            self._goal = opened.last_offsets(self._wanted.event_type)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         return [_Share(each) for each in ranges_between(start, end)]

@@ -53,6 +53,18 @@ class OpenSource(Protocol):
     def last_offsets(self, event_type: EventTypeInfo) -> Mapping[str, str]:
         """For each partition, the offset of its last event."""
 
+    def count_events(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], ends: Mapping[str, str]
+    ) -> Mapping[str, int]:
+        """For each partition of `ends`, the number of offsets after its start, up to and including its end. Some of
+        them may not have an event.
+        """
+
+    def shift(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], counts: Mapping[str, int]
+    ) -> Mapping[str, str]:
+        """For each partition of `starts`, the offset that comes as many events later as `counts` says."""
+
     def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:
         """The events of a range, in pieces, without those that streams do not deliver, such as tombstones."""
 

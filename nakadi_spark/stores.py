@@ -22,7 +22,12 @@ from nakadi.app.settings import Settings
 from nakadi.engines.archive.reading import ArchiveReader
 from nakadi.engines.archive.segment_cache import SegmentCache
 from nakadi.engines.archive.stores import open_archive
-from nakadi.event_types.positions import last_offset_if_closed, timelines_with_partition
+from nakadi.event_types.positions import (
+    count_events_between,
+    last_offset_if_closed,
+    shifted_position,
+    timelines_with_partition,
+)
 from nakadi.event_types.snapshot import PartitionSnapshot
 from nakadi.event_types.table_states import positions_after_table
 from nakadi.model.event_type import Cursor, EventType, Position, Timeline
@@ -124,6 +129,30 @@ class StoreSource:
         """For each partition, the offset of its last event."""
         _, view = self._look_at(event_type)
         return {partition: str(newest) for partition, (_, newest) in view.oldest_and_newest_events().items()}
+
+    def count_events(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], ends: Mapping[str, str]
+    ) -> Mapping[str, int]:
+        """For each partition of `ends`, the number of offsets after its start, up to and including its end. Some of
+        them may not have an event.
+        """
+        found, view = self._look_at(event_type)
+        return {
+            name: count_events_between(
+                found, name, view.resolve(Cursor(name, starts[name])), view.resolve(Cursor(name, end))
+            )
+            for name, end in ends.items()
+        }
+
+    def shift(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], counts: Mapping[str, int]
+    ) -> Mapping[str, str]:
+        """For each partition of `starts`, the offset that comes as many events later as `counts` says."""
+        found, view = self._look_at(event_type)
+        return {
+            name: str(shifted_position(found, name, view.resolve(Cursor(name, start)), counts[name]))
+            for name, start in starts.items()
+        }
 
     def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:
         """The events of a range, in pieces, without those that streams do not deliver. Raises `BadRead` if the stores

@@ -172,7 +172,7 @@ class HttpSource:
         requests also check that the token may read the event type, even if the table lacks no events.
         """
         where = path("event-types", event_type.name)
-        starts = {each["partition"]: each["offset"] for each in self._starts(event_type)}
+        starts: Mapping[str, str] = {each["partition"]: each["offset"] for each in self._starts(event_type)}
         if since is not None:
             since_places = self._resolve(where, dict.fromkeys(starts, _time_text(since)))
             starts = {name: _later(starts[name], offset) for name, offset in since_places.items()}
@@ -211,11 +211,36 @@ class HttpSource:
         found = self._get(f"{path('event-types', event_type.name)}/partitions")
         return {each["partition"]: each["newest_available_offset"] for each in found}
 
-    def _resolve(self, where: str, offsets: Mapping[str, str]) -> dict[str, str]:
+    def count_events(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], ends: Mapping[str, str]
+    ) -> Mapping[str, int]:
+        """For each partition of `ends`, the number of offsets after its start, up to and including its end. Some of
+        them may not have an event.
+        """
+        pairs = [
+            {
+                "initial_cursor": {"partition": name, "offset": starts[name]},
+                "final_cursor": {"partition": name, "offset": end},
+            }
+            for name, end in ends.items()
+        ]
+        found = self._post(f"{path('event-types', event_type.name)}/cursor-distances", pairs)
+        return {each["final_cursor"]["partition"]: each["distance"] for each in found}
+
+    def shift(
+        self, event_type: EventTypeInfo, starts: Mapping[str, str], counts: Mapping[str, int]
+    ) -> Mapping[str, str]:
+        """For each partition of `starts`, the offset that comes as many events later as `counts` says."""
+        return self._shift(path("event-types", event_type.name), starts, counts)
+
+    def _resolve(self, where: str, offsets: Mapping[str, str]) -> Mapping[str, str]:
         """Ask the broker which offsets BEGIN, or times, mean in these partitions: each is the offset before the first
         event, or before the first event that was stored at the time or later.
         """
-        cursors = [{"partition": name, "offset": offset, "shift": 0} for name, offset in offsets.items()]
+        return self._shift(where, offsets, dict.fromkeys(offsets, 0))
+
+    def _shift(self, where: str, offsets: Mapping[str, str], counts: Mapping[str, int]) -> Mapping[str, str]:
+        cursors = [{"partition": name, "offset": offset, "shift": counts[name]} for name, offset in offsets.items()]
         return {each["partition"]: each["offset"] for each in self._post(f"{where}/shifted-cursors", cursors)}
 
     def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:

@@ -9,6 +9,7 @@ import pytest
 
 import nakadi_spark
 from nakadi_spark import BadRead
+from nakadi_spark.batch_bounds import divide
 from tests.support.pages import ROOT
 
 EXAMPLE = ROOT / "docs" / "examples" / "spark_source.py"
@@ -41,6 +42,44 @@ def test_a_batch_that_fails_comes_again_as_it_was(orders, tmp_path):
     run()
     run()
     assert seen == [(0, [*range(first)]), (0, [*range(first)]), (1, [first, first + 1])]
+
+
+@pytest.mark.parametrize("from_stores", [False, True], ids=["broker", "stores"])
+def test_a_batch_has_no_more_events_than_allowed(orders, tmp_path, from_stores):
+    """`max_events` limits each batch, so a long log needs several. Together, they have each event once. (K13)"""
+    batches = []
+    source = nakadi_spark.Stores.in_folder(orders.folder) if from_stores else orders.url
+    nakadi_spark.for_each_batch(
+        orders.spark,
+        source,
+        orders.name,
+        lambda rows, _: batches.append(numbers(rows)),
+        tmp_path,
+        columns=["n"],
+        max_events=5,
+    )
+    assert max(map(len, batches)) <= 5
+    assert sorted(n for batch in batches for n in batch) == [*range(orders.count)]
+
+
+def test_a_batch_cannot_be_empty(orders, tmp_path):
+    """A limit of no events is refused. (K13)"""
+    with pytest.raises(BadRead, match="no number of events: 0"):
+        nakadi_spark.for_each_batch(orders.spark, orders.url, orders.name, print, tmp_path, max_events=0)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "max_events", "shares"),
+    [
+        ({"0": 3, "1": 7}, 10, {"0": 3, "1": 7}),
+        ({"0": 30, "1": 70, "2": 0}, 10, {"0": 3, "1": 7, "2": 0}),
+        ({"0": 1, "1": 999}, 10, {"0": 1, "1": 9}),
+        ({"0": 5, "1": 5, "2": 5}, 2, {"0": 1, "1": 1, "2": 1}),
+    ],
+)
+def test_partitions_share_a_batch_as_they_have_events(waiting, max_events, shares):
+    """A batch takes as large a part of each partition, and at least one event. (K13)"""
+    assert divide(waiting, max_events) == shares
 
 
 def test_a_batch_may_come_from_stores(orders, tmp_path):

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from unittest.mock import patch
 
 import httpx
+import pyspark
 import pytest
 from msgspec.structs import asdict
 
@@ -23,6 +24,7 @@ from tests.support.served import ServedBroker
 from tests.support.spark_sources import ENGINES, KEYS, spark_source
 
 pytest.importorskip("pyspark.sql.datasource", reason="Spark 4 is not here: make test-spark")
+LIMITS_BATCHES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 pytestmark = [
     pytest.mark.long,
     # Spark forgets to close the sockets through which it passes results.
@@ -124,6 +126,7 @@ def test_bad_options_are_named(spark, make_orders):
         ({"event_type": "no.such"}, "There is no event type no.such"),
         ({"event_type": orders.name, "columns": "m"}, "has no column m"),
         ({"event_type": orders.name, "from": "noon"}, "no time such as"),
+        ({"event_type": orders.name, "max_events": "few"}, "no number of events"),
     ):
         with pytest.raises(Exception, match=message):
             spark.read.format("nakadi").options(url=orders.url, **options).load()
@@ -202,6 +205,38 @@ def test_each_event_is_read_and_written_once_on_each_engine(spark, engine, tmp_p
         assert sorted(event["n"] for event in copies.read_events()) == [*range(25)]
 
 
+@pytest.mark.skipif(not LIMITS_BATCHES, reason="Before 4.2, Spark does not limit batches")
+def test_a_batch_of_a_stream_has_no_more_events_than_allowed(spark, make_orders, tmp_path):
+    """`max_events` limits each batch, also after a restart. If Spark wants only what is available now, the stream ends
+    there. (K13)
+    """
+    orders = make_orders()
+    source = spark.readStream.format("nakadi").options(url=orders.url, event_type=orders.name, columns="n")
+    found = []
+
+    def handle(rows, _):
+        found.append([row.n for row in rows.collect()])
+        orders.publish(1)  # too late for this run
+
+    for count in (12, 7):
+        orders.publish(count)
+        available = orders.count
+        writer = source.option("max_events", "5").load().writeStream.foreachBatch(handle)
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert query.awaitTermination(5 * PATIENCE)
+        assert sorted(n for batch in found for n in batch) == [*range(available)]
+    assert max(map(len, found)) <= 5
+
+
+@pytest.mark.skipif(LIMITS_BATCHES, reason="From 4.2 on, Spark limits batches")
+def test_an_older_spark_refuses_to_limit_batches(spark, make_orders):
+    """Before 4.2, Spark cannot limit batches, and `max_events` is refused. (K13)"""
+    orders = make_orders()
+    source = spark.readStream.format("nakadi").options(url=orders.url, event_type=orders.name, max_events=5)
+    with pytest.raises(Exception, match=r"max_events needs Spark 4\.2"):
+        source.load().writeStream.format("noop").start().processAllAvailable()
+
+
 class Streams:
     """Streams in processes, each of which starts before its turn, because Java and Spark take long to start."""
 
@@ -259,7 +294,7 @@ def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record
     from tests.support.spark_stream import ICEBERG  # noqa: PLC0415  # it needs Spark 4
 
     if not any(ICEBERG.glob("*.jar")):
-        pytest.skip("Iceberg for Spark 4 is not here: make test-spark, with Maven")
+        pytest.skip("Iceberg for this Spark is not here: make test-spark, with Maven")
     drawn = random.Random(SEED)
     orders = make_orders()
     hits = Counter()

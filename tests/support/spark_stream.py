@@ -14,12 +14,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from nakadi_spark.data_source import NakadiDataSource
 
-ICEBERG = Path(__file__).parents[2] / ".cache" / "spark4" / "iceberg"
-"""Where `make test-spark` puts the jar of Iceberg, if Maven is installed."""
+ICEBERG = Path(pyspark.__file__).parents[1] / "iceberg"
+"""Where `make test-spark` puts the jar of Iceberg, if Maven is installed, and Iceberg knows this Spark."""
 
 TABLE = "lake.events.numbers"
 
