@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +17,7 @@ import click
 
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import chosen_format, command, connect, print_note, print_result
-from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, NotAnswered, NotFound, NotPermitted
+from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, NotAnswered, NotFound, NotPermitted, Refused
 from nakadi_cli.output import format_count, harmless
 
 State = Literal["well", "notice", "ill"]
@@ -30,6 +33,8 @@ _HINDRANCES = {
 _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
 _UNREAD_SECONDS = 60.0
+# A subscription is often created some time before its consumer is deployed.
+_NEVER_READ_SECONDS = 3600.0
 _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
 # The broker retries a failed operation within minutes. What failed less than five minutes ago probably still fails.
@@ -186,8 +191,8 @@ def _check_storage(api: Api) -> Finding:
     return Finding("storage", "well", f"new event types go to {chosen[0]}")
 
 
-def check_subscriptions(api: Api) -> Finding:
-    seen, stalled, parked, unread = 0, [], [], []
+def check_subscriptions(api: Api, now: Callable[[], float] = time.time) -> Finding:
+    seen, stalled, parked, unread = 0, [], [], defaultdict[str, list[str]](list)
     for subscription in api.items("/subscriptions"):
         if seen == _MOST_SUBSCRIPTIONS:
             break
@@ -196,8 +201,8 @@ def check_subscriptions(api: Api) -> Finding:
         stats: dict[str, Any] = api.get(path("subscriptions", identity, "stats"))
         if any(each.get("stalled") for item in stats["items"] for each in item["partitions"]):
             stalled.append(identity)
-        elif _waits_without_reader(api, stats, identity):
-            unread.append(identity)
+        elif reason := _describe_missing_reader(api, stats, subscription, now()):
+            unread[reason].append(identity)
         if "PARK_KEY" in (subscription.get("annotations") or {}).values():
             where = path("subscriptions", identity, "parked-events")
             parked += [identity] if api.get(where, limit=1)["items"] else []
@@ -207,10 +212,19 @@ def check_subscriptions(api: Api) -> Finding:
         found.append(f"stalled: {', '.join(stalled)} (see {commands})")
     if parked:
         found.append(f"with parked events: {', '.join(parked)}")
-    if unread:
-        found.append(f"with events that have waited for more than a minute, and no reader: {', '.join(unread)}")
+    found += [f"{reason}: {', '.join(identities)}" for reason, identities in unread.items()]
     looked = f"checked {seen}" if seen < _MOST_SUBSCRIPTIONS else f"checked the newest {seen}"
     return Finding("subscriptions", "ill" if stalled else "notice" if found else "well", "; ".join([looked, *found]))
+
+
+def _describe_missing_reader(
+    api: Api, stats: Mapping[str, Any], subscription: Mapping[str, Any], now: float
+) -> str | None:
+    if _waits_without_reader(api, stats, subscription["id"]):
+        return "with events that have waited for more than a minute, and no reader"
+    if _was_never_read(api, stats, subscription, now):
+        return "with events, and never read since their creation an hour ago or longer"
+    return None
 
 
 def _waits_without_reader(api: Api, stats: Mapping[str, Any], identity: str) -> bool:
@@ -224,6 +238,31 @@ def _waits_without_reader(api: Api, stats: Mapping[str, Any], identity: str) -> 
     items = api.get(path("subscriptions", identity, "stats"), show_time_lag="true")["items"]
     lags = [each.get("consumer_lag_seconds") or 0 for item in items for each in item["partitions"]]
     return max(lags, default=0) > _UNREAD_SECONDS
+
+
+def _was_never_read(api: Api, stats: Mapping[str, Any], subscription: Mapping[str, Any], now: float) -> bool:
+    """Whether a subscription was created a while ago, has events, and never had a stream. The broker counts its events
+    only from its first stream on. If it reads from the end, those that were published since its creation count.
+    """
+    partitions = [each for item in stats["items"] for each in item["partitions"]]
+    created_at = subscription.get("created_at")
+    if created_at is None or any("unconsumed_events" in each for each in partitions):
+        return False
+    if now - datetime.fromisoformat(created_at).timestamp() < _NEVER_READ_SECONDS:
+        return False
+    start = "BEGIN" if subscription.get("read_from") == "begin" else created_at
+    offsets = {
+        (each["event_type"], each["partition"]): each["offset"] for each in subscription.get("initial_cursors") or ()
+    }
+    for item in stats["items"]:
+        name, numbers = item["event_type"], [each["partition"] for each in item["partitions"]]
+        cursors = [{"partition": each, "offset": offsets.get((name, each), start)} for each in numbers]
+        # The caller may not read the event type, or its events after the cursor may be gone.
+        with suppress(Refused):
+            lags = api.post(path("event-types", name, "cursors-lag"), cursors)
+            if any(each["unconsumed_events"] > 0 for each in lags):
+                return True
+    return False
 
 
 def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:

@@ -1,12 +1,16 @@
 """`nakadi timelines`, `storages`, `features`, `admin` and `doctor`."""
 
 import json
+import time
 import uuid
+from contextlib import closing
 
 import httpx
 import pytest
 
 from nakadi.local import Broker
+from nakadi_cli.api import Api, Connection
+from nakadi_cli.doctor import check_subscriptions
 from tests.support.api import create_event_type
 from tests.support.parking import PARKING
 from tests.support.patience import PATIENCE
@@ -125,6 +129,23 @@ def test_what_hinders_work_is_noticed(run, own_broker):
     assert "no event types can be created" in found["features"]["why"]
     assert "order.placed" in found["blocks"]["why"]
     assert {found[what]["state"] for what in ("features", "blocks")} == {"notice"}
+
+
+@pytest.mark.parametrize("begins_at", ["begin", "end"])
+def test_a_subscription_without_a_consumer_is_found(run, own_broker, begins_at):
+    """`doctor` names a subscription that nobody read for an hour, if there are events for it."""
+    with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
+        name = create_event_type(api)["name"]
+    done = run("subscriptions", "create", name, "--owner", "shipping", "--from", begins_at, url=own_broker.url)
+    with closing(Api(Connection(own_broker.url, lambda: None))) as api:
+        assert check_subscriptions(api, lambda: time.time() + 3601).state == "well"
+
+        api.post(f"/event-types/{name}/events", [{"n": 1}])
+
+        assert check_subscriptions(api).state == "well"
+        found = check_subscriptions(api, lambda: time.time() + 3601)
+        assert found.state == "notice"
+        assert found.why.endswith(f"never read since their creation an hour ago or longer: {done.out.strip()}")
 
 
 def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):

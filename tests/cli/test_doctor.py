@@ -1,9 +1,11 @@
 """What `nakadi doctor` concludes from the metrics of a broker."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from nakadi_cli.doctor import check_archive, check_machine, check_processes, check_subscriptions
-from nakadi_cli.failures import NotFound
+from nakadi_cli.failures import NotFound, NotPermitted
 
 ROOM = """\
 # HELP nakadi_disk_free_bytes Room.
@@ -221,3 +223,58 @@ def test_a_subscription_that_nobody_reads_is_noticed(partition, state):
 
     assert found.state == state
     assert ("no reader: s1" in found.why) == (state == "notice")
+
+
+CREATED_AT = datetime.fromtimestamp(NOW, UTC).isoformat()
+
+
+class BrokerWithNewSubscription:
+    """A broker with a subscription that never had a stream. `lag` is the number of events after its start."""
+
+    def __init__(self, lag=3, **fields):
+        self._subscription = {"id": "s1", "created_at": CREATED_AT, "initial_cursors": [], **fields}
+        self._lag = lag
+        self.asked = []
+
+    def items(self, _):
+        return [self._subscription]
+
+    def get(self, *_, **__):
+        return {"items": [{"event_type": "e", "partitions": [{"partition": "0", "stream_id": ""}]}]}
+
+    def post(self, where, cursors):
+        self.asked.append((where, cursors))
+        if self._lag is None:
+            raise NotPermitted("no")
+        return [{"unconsumed_events": self._lag} for _ in cursors]
+
+
+@pytest.mark.parametrize(
+    ("fields", "hours", "start"),
+    [
+        ({"read_from": "begin"}, 2, "BEGIN"),
+        ({"read_from": "end"}, 2, CREATED_AT),
+        (
+            {
+                "read_from": "cursors",
+                "initial_cursors": [{"event_type": "e", "partition": "0", "offset": "001-0001-7"}],
+            },
+            2,
+            "001-0001-7",
+        ),
+        ({"read_from": "begin", "lag": 0}, 2, None),
+        ({"read_from": "begin", "lag": None}, 2, None),
+        ({"read_from": "begin"}, 0.9, None),
+    ],
+    ids=["from the beginning", "from the end", "from cursors", "without events", "may not be seen", "new"],
+)
+def test_a_subscription_that_was_never_read_is_noticed(fields, hours, start):
+    """A subscription that has events and never had a stream is named an hour after its creation."""
+    broker = BrokerWithNewSubscription(**fields)
+
+    found = check_subscriptions(broker, lambda: NOW + 3600 * hours)
+
+    assert found.state == ("well" if start is None else "notice")
+    if start is not None:
+        assert found.why == "checked 1; with events, and never read since their creation an hour ago or longer: s1"
+        assert broker.asked == [("/event-types/e/cursors-lag", [{"partition": "0", "offset": start}])]
