@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from nakadi.model.subscription import EventTypePartition
@@ -46,6 +46,8 @@ class SendSchedule:
         self._policy = policy
         self._last_line_at = now
         self._sent_events = 0
+        # The partition whose batch used up the client's window; None if the last batch left room.
+        self._served_last: EventTypePartition | None = None
         self._started = False
 
     # Queries by the session
@@ -79,6 +81,21 @@ class SendSchedule:
     def restart_commit_timeout(self, now: float) -> None:
         """Restart the client's time for its next commit."""
         self.commit_by = now + self._limits.commit_seconds
+
+    def all_due_actions(self, now: float) -> list[SessionAction]:
+        """The actions of all partitions that are due by now."""
+        return [each for partition in self._partitions_in_turn() for each in self.due_actions(partition, now)]
+
+    def _partitions_in_turn(self) -> Iterable[PartitionProgress]:
+        """The partitions, beginning after the one that used up the window. Otherwise, a busy partition would get the
+        whole window each time that the client commits, and those after it nothing.
+        """
+        last = self._served_last
+        if last is None or last not in self._partitions:
+            return self._partitions.values()
+        partitions = list(self._partitions.values())
+        after = 1 + next(index for index, each in enumerate(partitions) if each.partition == last)
+        return partitions[after:] + partitions[:after]
 
     def due_actions(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
         """The actions of a partition that are due by now."""
@@ -156,6 +173,7 @@ class SendSchedule:
             self.restart_commit_timeout(now)
         runs = partition.take_runs(count, self._measure_distance)
         self._sent_events += count
+        self._served_last = partition.partition if self.events_allowed_now() <= 0 else None
         self._last_line_at = partition.flushed_at = now
         return SendBatch(partition.partition, partition.sent, runs, self._take_info_for(partition, info))
 

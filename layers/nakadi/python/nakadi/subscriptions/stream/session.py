@@ -463,8 +463,7 @@ class SubscriptionSession:
             actions += self._begin_closing(SessionEnd.LIMIT, now, info)
         actions += self._hand_over_actions()
         if self._is_streaming:
-            for partition in self._partitions.values():
-                actions += self._schedule.due_actions(partition, now)
+            actions += self._schedule.all_due_actions(now)
         if self._is_streaming and self._schedule.is_keep_alive_limit_reached():
             actions += self._begin_closing(SessionEnd.KEEP_ALIVES, now)
         if self._is_streaming and not actions:
