@@ -2,6 +2,7 @@
 the state of a table at the end of a day.
 """
 
+import re
 from datetime import UTC, datetime, time, timedelta
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     data.archive_events(customers, events_with_names(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
     jobs.compact()
     data.archive_events(customers, events_with_names("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
-    jobs.compact()
+    assert re.search(rf"^{LATEST_SUFFIX} +299 ", jobs.compact().shown, re.MULTILINE)
 
     snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.snapshots").orderBy("committed_at")
     summary = snapshots.collect()[-1]["summary"]
