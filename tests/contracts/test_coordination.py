@@ -247,6 +247,14 @@ class TestCommit:
         assert verdicts == [C, O, O, C, C, O, C, O]
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)] == CommittedOffset(at(0, 2), "a", LATER)
 
+    def test_of_nothing_changes_nothing(self, coordination: Coordination):
+        """A commit without positions has no results, whether its caller waits or not: every cursor was outdated.
+        (S120)"""
+        begin_assignment(coordination, "a")
+        assert run_blocking(coordination.commit(SUBSCRIPTION, "a", {}, LATER)) == {}
+        assert commit_async(coordination, "a", {}).result(PATIENCE) == {}
+        assert position(coordination) == at(-1)
+
     @pytest.mark.parametrize(
         ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]
     )

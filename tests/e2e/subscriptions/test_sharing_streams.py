@@ -319,6 +319,18 @@ def test_two_servers_share_a_subscription(tmp_path):
             until(lambda: set(owners(other, subscription).values()) == {one.id})
 
 
+def test_a_commit_of_several_partitions_can_be_repeated(api, open_consumer):
+    """A repeated commit of several partitions finds each of them outdated, and moves none. (S120, S123, S124)"""
+    subscription = subscribe_from_beginning(api, partitions=2)
+    stream = open_consumer(subscription)
+    until(lambda: set(owners(api, subscription).values()) == {stream.id})
+    cursors = [a_cursor(subscription["event_types"][0], partition, 5) for partition in ("0", "1")]
+    assert stream.commit(*cursors).status_code == 204
+    again = stream.commit(*cursors)
+    assert again.status_code == 200
+    assert again.json()["items"] == [{"cursor": each, "result": "outdated"} for each in cursors]
+
+
 def test_a_server_knows_the_features_from_its_first_stream_on(tmp_path):
     """A feature that was switched on before a server began counts for its first events. (S228, S307)"""
     settings = engine_settings("sqlite", tmp_path)

@@ -97,7 +97,8 @@ class Coordination(Protocol):
     ) -> CommitResultByPartition:
         """Move the offset of each partition forward, independently of the others; the result for a partition is
         `COMMITTED` if the session owns the partition and the position is greater than the stored one, `OUTDATED` if the
-        session owns it and the position is not greater, `NOT_OWNED` if the session does not own it.
+        session owns it and the position is not greater, `NOT_OWNED` if the session does not own it. There may be no
+        positions at all; then nothing changes.
 
         `done_ahead`, for some of these partitions, is added to the stored ranges in the same atomic step as the
         position, even if the position is outdated. If there are too many ranges, those nearest to the position are kept

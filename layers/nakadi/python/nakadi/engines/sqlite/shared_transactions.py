@@ -295,7 +295,8 @@ class SharedTransactions:
                 each.run_work(connection)
 
     def _make_commits(self, commits: Sequence[Commit]) -> None:
-        if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
+        # A commit whose cursors are all outdated has no rows.
+        if 0 < sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
             self._commit_in_one_statement(commits)
         # The commits that moved are durable. A transaction determines why the others did not. Another process may have
         # changed their offsets since the statement; then the results are those for the changed offsets.
