@@ -13,7 +13,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi.queries import processes
-from tests.support.api import a_definition, an_authorization, create_event_type, problem
+from tests.support.api import problem
 from tests.support.patience import PATIENCE, until
 from tests.support.tokens import Issuer
 
@@ -53,18 +53,6 @@ def children() -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
-
-
-def test_a_query_reads_what_its_token_may_read(broker, issuer, ann):
-    """The rows are those that the token may read; for another event type the answer is the broker's refusal. (Q8,
-    Q11, Q12)
-    """
-    own = create_event_type(ann, a_definition(authorization=an_authorization()))["name"]
-    assert ann.post(f"/event-types/{own}/events", json=[{"n": 1}, {"n": 2}]).status_code == 200
-    answer = ann.post("/queries", json={"sql": f'select count(*) as events from "{own}"'})
-    assert (answer.status_code, answer.json()["rows"]) == (200, [[2]])
-    with httpx.Client(base_url=broker.url, timeout=PATIENCE, headers=issuer.bearer("bob")) as bob:
-        assert "denied" in problem(bob.post("/queries", json={"sql": f'describe "{own}"'}), 403)
 
 
 def test_a_query_that_is_none_is_refused(ann):
