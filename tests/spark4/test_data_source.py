@@ -15,6 +15,7 @@ import pyspark
 import pytest
 from msgspec.structs import asdict
 
+import nakadi_spark
 from nakadi_client import read
 from tests.support.api import a_business_definition, create_event_type
 from tests.support.environment import plain_environment
@@ -114,6 +115,20 @@ def test_a_dataframe_has_each_event_once(spark, make_orders):
     assert some.columns == ["customer", "n"]
     assert some.where("customer.id = 'c1'").count() == 7
     assert source.option("from", "2999-01-01T00:00:00Z").load().count() == 0
+
+
+def test_functions_that_need_no_source_work_too(spark, make_orders, tmp_path):
+    """`read`, `write` and `for_each_batch` work on Spark 4, as on Spark 3.5. (K1, K7, K11)"""
+    orders, copies = make_orders(), make_orders()
+    orders.publish(8)
+    rows = nakadi_spark.read(spark, orders.url, orders.name, columns=["n", "customer"])
+    assert sorted(row.n for row in rows.where("customer.id = 'c1'").collect()) == [1, 4, 7]
+    nakadi_spark.write(rows, orders.url, copies.name)
+    sizes = []
+    nakadi_spark.for_each_batch(
+        spark, orders.url, copies.name, lambda rows, _: sizes.append(rows.count()), tmp_path, max_events=5
+    )
+    assert (sum(sizes), len(sizes)) == (8, 2)
 
 
 def test_bad_options_are_named(spark, make_orders):
