@@ -1,12 +1,18 @@
 """The environment of query processes."""
 
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from nakadi.common.waiting import run_blocking
+from nakadi.model.outcomes import Invalid
 from nakadi.queries.processes import QueryLimits, QueryProcesses, TablesPlace
 
 LIMITS = QueryLimits(at_once=1, seconds=1, megabytes=1, rows=1)
+
+ENDLESS = "select max(hash(a.range + b.range)) from range(10000000000) a, range(1000000) b"
 
 REST = "https://catalog.example.org?warehouse=events"
 
@@ -24,6 +30,7 @@ ENVIRON = {
     "NAKADI_SINK_KEY": "secret",
     "NAKADI_CATALOG_TOKEN": "secret",
     "DATABASE_PASSWORD": "secret",
+    "AWS_LAMBDA_RUNTIME_API": "127.0.0.1:9001",
     **AWS,
 }
 
@@ -58,8 +65,16 @@ def test_a_child_finds_tables_from_its_own_folder(tables, place):
 )
 def test_a_child_gets_what_leads_to_its_tables(tables, more):
     """Only a child whose tables may be in a bucket gets AWS keys and proxies, and only one with a REST catalog gets its
-    token. (Q15)
+    token. None gets the address at which a function on AWS receives requests. (Q15)
     """
     processes = QueryProcesses(LIMITS, broker_url="", tables=TablesPlace(tables), environ=ENVIRON)
     assert {**processes._environ, "PYTHONPATH": ""} == {"PATH": "/bin", "HOME": "/root", "PYTHONPATH": "", **more}
     processes.close()
+
+
+def test_a_child_has_its_time():
+    """A child that does not end in its time is killed, even if its query may take longer. (Q13)"""
+    limits = QueryLimits(at_once=1, seconds=3600, megabytes=512, rows=1, child_seconds=0.1)
+    processes = QueryProcesses(limits, broker_url="", tables=TablesPlace(""), environ=os.environ)
+    with closing(processes), pytest.raises(Invalid, match=r"more than 3600 seconds"):
+        run_blocking(processes.answer(ENDLESS, None, lambda: False))

@@ -7,7 +7,6 @@ in docs/architecture.md names these modules, and says what loading each of them 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -531,17 +530,10 @@ class BrokerServices(BrokerCore):
 
     @cached_property
     def queries(self) -> QueryProcesses:
-        from nakadi.queries.processes import QueryLimits, QueryProcesses, TablesPlace
+        from nakadi.app.queries import make_query_processes
 
-        settings = self.settings
-        limits = QueryLimits(
-            at_once=settings.queries and max(1, settings.queries // settings.workers),
-            seconds=settings.query_seconds,
-            megabytes=settings.query_megabytes,
-            rows=settings.query_rows,
-        )
-        tables = TablesPlace(settings.tables, settings.tables_database)
-        return QueryProcesses(limits, broker_url=self.own_url, tables=tables, environ=os.environ)
+        at_once = self.settings.queries and max(1, self.settings.queries // self.settings.workers)
+        return make_query_processes(self.settings, self.own_url, at_once=at_once)
 
     @cached_property
     def rehearsals(self) -> Rehearsals:

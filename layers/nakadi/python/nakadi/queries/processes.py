@@ -35,7 +35,7 @@ from nakadi.model.outcomes import FeatureSwitchedOff, Invalid, NotPermitted, Out
 log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 4_000_000
-"""The longest body of an answer: rows beyond this size are left out."""
+"""The longest body of an answer."""
 
 PATIENCE_SECONDS = 15.0
 """How long a child may take beyond the time of its query: to start on a busy machine, and to answer."""
@@ -51,6 +51,9 @@ VARIABLES_FOR_REMOTE_TABLES = ("AWS_", "HTTPS_PROXY", "https_proxy", "NO_PROXY",
 """The prefixes of further variables that a child gets if the tables may be in a bucket."""
 
 VARIABLES_FOR_REST_CATALOG = ("NAKADI_CATALOG_TOKEN",)
+
+VARIABLES_OF_FUNCTION = ("AWS_LAMBDA_",)
+"""The prefixes of variables that no child gets: by them, the process of a Lambda function finds its invocations."""
 
 SWITCHED_OFF_MESSAGE = "This broker does not offer queries"
 TOO_MANY_MESSAGE = "Too many queries are running, please repeat request"
@@ -68,12 +71,18 @@ OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
 
 
 class QueryLimits(Struct, frozen=True, kw_only=True):
-    """The limits for all queries of this process, and for each query. `at_once` is 0 if queries are off."""
+    """The limits for all queries of this process, and for each query. `at_once` is 0 if queries are off.
+
+    A child is killed after `child_seconds`; None means `PATIENCE_SECONDS` after the `seconds` of its query. Rows beyond
+    `answer_bytes` are left out.
+    """
 
     at_once: int
     seconds: int
     megabytes: int
     rows: int
+    child_seconds: float | None = None
+    answer_bytes: int = MAX_ANSWER_BYTES
 
 
 class TablesPlace(Struct, frozen=True):
@@ -147,7 +156,7 @@ class QueryProcesses:
             "seconds": self._limits.seconds,
             "megabytes": self._limits.megabytes,
             "rows": self._limits.rows,
-            "bytes": MAX_ANSWER_BYTES,
+            "bytes": self._limits.answer_bytes,
         }
         return await ThreadCall(self._threads, partial(self._run, msgspec.json.encode(order), is_client_gone))
 
@@ -169,7 +178,8 @@ class QueryProcesses:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    env={**self._environ, "TMPDIR": folder},
+                    # A function on AWS has no home, which DuckDB may look for.
+                    env={"HOME": folder, **self._environ, "TMPDIR": folder},
                     cwd=folder,
                     start_new_session=True,
                     bufsize=0,
@@ -184,7 +194,7 @@ class QueryProcesses:
 
     def _converse(self, child: subprocess.Popen[bytes], order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
         """Send the child its order, and return all of its output."""
-        deadline = time.monotonic() + self._limits.seconds + PATIENCE_SECONDS
+        deadline = time.monotonic() + (self._limits.child_seconds or self._limits.seconds + PATIENCE_SECONDS)
         unsent, said = memoryview(order + b"\n"), bytearray()
         assert child.stdin is not None
         assert child.stdout is not None
@@ -246,5 +256,9 @@ def _set_nonblocking(pipe: Any) -> None:
 def _childs_environment(environ: Mapping[str, str], tables: TablesPlace) -> Mapping[str, str]:
     """The environment of children, which find packages where this process finds them."""
     passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
-    passed |= {name: value for name, value in environ.items() if name.startswith(tables.variables())}
+    passed |= {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(tables.variables()) and not name.startswith(VARIABLES_OF_FUNCTION)
+    }
     return {**passed, "PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in sys.path)}
