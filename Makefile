@@ -208,6 +208,8 @@ lock: $(VENV)/.test
 		-o layers/kafka/requirements.txt
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
+	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
+		functions/queries/requirements.in -o functions/queries/requirements.txt
 
 # `python -m build` also builds a wheel, without the console, and says that the console is missing.
 wheel: $(VENV)/.build $(CONSOLE)/.run

@@ -57,6 +57,17 @@ SERVING = (
     ),
 )
 
+# Exceptions with queries
+QUERIES = (
+    RuleException(
+        "Queries", "IAM5[Resource::{tables}/tables/*]", "Files of tables have names that are not known before"
+    ),
+    RuleException("Queries", "IAM5[Resource::{catalog}/*]", "There is a table for each event type"),
+    RuleException(
+        "Queries", "IAM5[Resource::*]", "The two actions of X-Ray that send traces cannot be limited to resources"
+    ),
+)
+
 # Exceptions with Kinesis
 STREAMS = (
     RuleException("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
@@ -148,7 +159,12 @@ class ReviewedScope:
 
 def serving_exceptions(context: Context) -> Sequence[RuleException]:
     fan_out = FAN_OUT if context.fans_out else ()
-    functions = [*SERVING, *(TOPICS if context.on_msk else STREAMS), *(CANARY if context.canary_minutes else ())]
+    functions = [
+        *SERVING,
+        *(TOPICS if context.on_msk else STREAMS),
+        *(QUERIES if context.queries else ()),
+        *(CANARY if context.canary_minutes else ()),
+    ]
     if context.asleep:
         return [each for each in (*functions, *fan_out) if each.place != "Streaming"]
     return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ()), *_sink_exceptions(context)]

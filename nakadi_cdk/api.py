@@ -27,7 +27,7 @@ from nakadi.app.settings import Settings
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.gateway_responses import asleep_integration, gateway_responses
-from nakadi_cdk.needs import NEEDS
+from nakadi_cdk.needs import NEEDS, QUERIES
 from nakadi_cdk.pages import NOT_FOUND_PATH, PAGES, Pages
 from nakadi_cdk.streaming import LISTENER_PORT, Streaming
 
@@ -48,6 +48,9 @@ MAX_STREAM_MS = 900_000
 
 AUTHORIZER_NAME = "token"
 
+# The stage variable with the URL of the API.
+URL_VARIABLE = "broker_url"
+
 # The gateway itself refuses anything that does not look like a signed token, so it occupies no function.
 BEARER_PATTERN = r"^[Bb][Ee][Aa][Rr][Ee][Rr] +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+ *$"
 
@@ -62,13 +65,14 @@ class UnservedOperation(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits on the requests of all clients together, and the seconds for which the gateway reuses the authorizer's
-    decision on a token.
+    decision on a token. `queries_per_second` is 0 if there are no queries.
     """
 
     requests_per_second: int
     requests_burst: int
     public_requests_per_second: int
     authorizer_cache_seconds: int
+    queries_per_second: int = 0
     web_acl_arn: str = ""
     detailed_metrics: bool = False
 
@@ -113,6 +117,7 @@ class Api(Construct):
             stage = self.api.deployment_stage
             wafv2.CfnWebACLAssociation(self, "Firewall", resource_arn=stage.stage_arn, web_acl_arn=limits.web_acl_arn)
         self._allow_invocations()
+        self._tell_functions_the_url(domain)
         self.url = f"https://{domain.name}/" if domain else self.api.url
         self.domain_target = ""
         if domain:
@@ -139,7 +144,7 @@ class Api(Construct):
                 logging_level=apigateway.MethodLoggingLevel.ERROR,
                 access_log_destination=apigateway.LogGroupLogDestination(self.access_log),
                 access_log_format=apigateway.AccessLogFormat.custom(json.dumps(ACCESS_LOG)),
-                method_options=_public_path_options(limits),
+                method_options=_method_options(limits),
             ),
         )
 
@@ -165,6 +170,16 @@ class Api(Construct):
                 source_arn=f"arn:{Aws.PARTITION}:execute-api:{Aws.REGION}:{Aws.ACCOUNT_ID}:{self.api.rest_api_id}/*",
             )
 
+    def _tell_functions_the_url(self, domain: Domain | None) -> None:
+        """Make the URL of the API a variable of its stage, which the gateway passes on in each event.
+
+        The definition of the API names the functions, so an environment variable of a function cannot name the API.
+        """
+        host = f"{self.api.rest_api_id}.execute-api.{Aws.REGION}.{Aws.URL_SUFFIX}/{STAGE}"
+        stage = self.api.deployment_stage.node.default_child
+        assert isinstance(stage, apigateway.CfnStage)
+        stage.variables = {URL_VARIABLE: f"https://{domain.name if domain else host}"}
+
     def _add_domain(self, domain: Domain) -> None:
         """Serve the API at the root of its host name, since clients drop path prefixes."""
         certificate = acm.Certificate.from_certificate_arn(self, "Certificate", domain.certificate_arn)
@@ -182,7 +197,7 @@ class Api(Construct):
     # The OpenAPI document with integrations
 
     def _definition(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        backends = find_backends()
+        backends = find_backends(offers_queries="queries" in self._functions)
         paths = {path: self._path(path, item, backends) for path, item in document["paths"].items()}
         rest = {
             path: {ANY_METHOD: self._operation(path, "any", {}, function)}
@@ -293,20 +308,30 @@ def _public(path: str, operations: Mapping[str, Mapping[str, Any]]) -> dict[str,
     }
 
 
-def _public_path_options(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:
-    options = apigateway.MethodDeploymentOptions(
-        throttling_rate_limit=limits.public_requests_per_second,
-        throttling_burst_limit=2 * limits.public_requests_per_second,
-        metrics_enabled=limits.detailed_metrics,
-        logging_level=apigateway.MethodLoggingLevel.ERROR,
-    )
-    return {f"{path}/GET": options for path in PUBLIC_PATHS}
+def _method_options(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:
+    """The options of the methods that have their own limits."""
+    rates = {f"{path}/GET": limits.public_requests_per_second for path in PUBLIC_PATHS}
+    if limits.queries_per_second:
+        rates["/queries/POST"] = limits.queries_per_second
+    return {
+        method: apigateway.MethodDeploymentOptions(
+            throttling_rate_limit=rate,
+            throttling_burst_limit=2 * rate,
+            metrics_enabled=limits.detailed_metrics,
+            logging_level=apigateway.MethodLoggingLevel.ERROR,
+        )
+        for method, rate in rates.items()
+    }
 
 
-def find_backends() -> Mapping[str, str]:
-    """The backend of each operation: a function or the streaming service by their routes, or the gateway itself."""
+def find_backends(*, offers_queries: bool = False) -> Mapping[str, str]:
+    """The backend of each operation: a function or the streaming service by their routes, or the gateway itself.
+
+    If no function answers queries, the streaming service says so.
+    """
     with closing(open_broker(Settings())) as broker:
-        areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMING_AREAS}
+        functions = {**NEEDS, **({"queries": QUERIES} if offers_queries else {})}
+        areas = {STREAMS: STREAMING_AREAS, **{name: needs.areas for name, needs in functions.items()}}
         routed = {route.operation: name for name, served in areas.items() for route in make_routes(broker, *served)}
     return {**routed, **dict.fromkeys(PAGES, GATEWAY)}
 

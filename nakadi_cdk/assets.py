@@ -34,9 +34,6 @@ COMPILED_FILES = ["**/__pycache__", "**/*.pyc"]
 # The gateway serves the console, so functions do not need its files.
 EXCLUDED_FILES = ["__pycache__", "*.pyc", "console_built"]
 
-# The patterns of .dockerignore, repeated here because a wheel does not contain that file.
-IMAGE_IGNORES = ["*", "!layers/nakadi/python/nakadi", "!services/streaming", "**/__pycache__"]
-
 # The CDK requires an image but never starts it: this machine builds the layers.
 PLACEHOLDER_IMAGE = "public.ecr.aws/docker/library/python:3.13-slim"
 
@@ -55,6 +52,8 @@ def assets_folder() -> Path:
         (WHEEL_ASSETS, Path()),
         (IMPORT_ROOT / "nakadi", PACKAGE / "nakadi"),
         (IMPORT_ROOT / "nakadi_jobs", JOBS / "nakadi_jobs"),
+        (IMPORT_ROOT / "nakadi_client", Path("nakadi_client")),
+        (IMPORT_ROOT / "nakadi_sql", Path("nakadi_sql")),
     ):
         shutil.copytree(source, folder / target, ignore=shutil.ignore_patterns(*EXCLUDED_FILES), dirs_exist_ok=True)
     return folder

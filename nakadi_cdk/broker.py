@@ -12,7 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from nakadi_cdk.analytics import Analytics, Queries, define_jobs
+from nakadi_cdk.analytics import Analytics, Queries, database_name, define_jobs
 from nakadi_cdk.api import STAGE, Api, Domain, Limits
 from nakadi_cdk.assets import console_folder
 from nakadi_cdk.canary import Canary
@@ -34,7 +34,8 @@ from nakadi_cdk.permissions import (
     sink_key_statements,
     sink_target_statements,
 )
-from nakadi_cdk.settings import function_environment, streaming_environment
+from nakadi_cdk.queries import QueryFunction
+from nakadi_cdk.settings import function_environment, query_environment, streaming_environment
 from nakadi_cdk.streaming import ServiceSize, Streaming
 
 
@@ -104,8 +105,9 @@ class NakadiBroker(Construct):
 
         NakadiBroker(stack, "Broker", context=Context(stage="live", auth_issuer="https://issuer.example.org"))
 
-    Its parts are attributes: `data`, `functions`, `streaming` (None while the stage is asleep), `direct` (None without
-    a direct domain), `api`, and `observability`, whose `topic` receives alarms.
+    Its parts are attributes: `data`, `functions`, `streaming` (None while the stage is asleep), `queries` (None unless
+    the context asks for queries), `direct` (None without a direct domain), `api`, and `observability`, whose `topic`
+    receives alarms.
 
     :param scope: The construct that contains this one.
     :param name: The id of this construct within `scope`.
@@ -130,6 +132,7 @@ class NakadiBroker(Construct):
         self.data = data or NakadiData(self, "Data", context=context)
         self.functions = self._create_functions(context)
         self.streaming = None if context.asleep else self._create_streaming(context, network)
+        self.queries = self._create_queries(context) if context.queries else None
         self.direct = self._create_direct(context)
         self.api = self._create_api(context)
         self.observability = self._create_observability(context)
@@ -185,6 +188,19 @@ class NakadiBroker(Construct):
             sink_services=("kms", *context.targets_by_service) if context.sinks else (),
         )
 
+    def _create_queries(self, context: Context) -> QueryFunction:
+        database = database_name(self.data.prefix)
+        return QueryFunction(
+            self,
+            "Queries",
+            data=self.data,
+            database=database,
+            environment=query_environment(context, database),
+            memory=context.query_memory,
+            image=context.query_image,
+            log_retention=self._log_retention,
+        )
+
     def _create_api(self, context: Context) -> Api:
         return Api(
             self,
@@ -197,6 +213,7 @@ class NakadiBroker(Construct):
                 requests_burst=context.requests_burst,
                 public_requests_per_second=context.public_requests_per_second,
                 authorizer_cache_seconds=context.authorizer_cache_seconds,
+                queries_per_second=context.queries_per_second if context.queries else 0,
                 web_acl_arn=context.web_acl_arn,
                 detailed_metrics=context.detailed_metrics,
             ),
@@ -210,6 +227,8 @@ class NakadiBroker(Construct):
         functions = {
             name: each for name, each in self.functions.all.items() if NEEDS[name].areas or name == "authorizer"
         }
+        if self.queries:
+            functions["queries"] = self.queries.function
         if not context.canary_minutes:
             return functions
         return Canary(self, "Canary", data=self.data, functions=functions, minutes=context.canary_minutes).aliases
@@ -316,7 +335,9 @@ def _console_source(context: Context) -> ConsoleSource | None:
         return None
     settings = context.chosen
     return ConsoleSource(
-        Path(settings.console) if settings.console else console_folder(), dict(settings.console_sign_in)
+        folder=Path(settings.console) if settings.console else console_folder(),
+        sign_in=dict(settings.console_sign_in),
+        has_queries=context.queries,
     )
 
 

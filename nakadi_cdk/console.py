@@ -48,10 +48,13 @@ NOT_BUILT = (
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSource:
-    """The folder of the built files, and the sign-in options of `NAKADI_CONSOLE_SIGN_IN`."""
+    """The folder of the built files, the sign-in options of `NAKADI_CONSOLE_SIGN_IN`, and whether there is a page for
+    queries.
+    """
 
     folder: Path
     sign_in: Mapping[str, str]
+    has_queries: bool = False
 
 
 class Console(Construct):
@@ -63,7 +66,7 @@ class Console(Construct):
         if not (source.folder / "index.html").is_file():
             raise BadContext(NOT_BUILT.format(source.folder))
         try:
-            self._files = ConsoleFiles(str(source.folder), source.sign_in)
+            self._files = ConsoleFiles(str(source.folder), source.sign_in, has_queries=source.has_queries)
         except ValueError as error:
             raise BadContext(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
         self._folder = source.folder

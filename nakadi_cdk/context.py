@@ -26,6 +26,7 @@ FIXED_SETTINGS = {
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
     *("table_job", "table_minutes", "sink_key", "sink_targets"),
+    *("queries", "query_megabytes", "tables", "tables_database"),
 }
 SETTING_NAMES = {f"{SETTING_PREFIX}{each.upper()}" for each in Settings.__struct_fields__ if each not in FIXED_SETTINGS}
 
@@ -75,6 +76,9 @@ POLICY_ARN = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
 PRINCIPAL_ARN = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
 CLUSTER_ARN = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
 SERVER_ADDRESS = r"[\w.-]+:\d{1,5}"
+ECR_IMAGE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com/(?P<repository>[\w./-]+)[:@](?P<tag>[\w.:-]+)"
+)
 MSK_KINDS = ("serverless", "express", "provisioned")
 SINK_TARGET = re.compile(r"arn:[\w-]+:(?P<service>lambda|sqs|sns|events):[\w-]+:(\d{12}):[\w.:/$*-]+")
 HOST_NAME = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
@@ -511,6 +515,30 @@ class Context:
     Default: "", no grants.
     """
 
+    queries: bool = False
+    """Whether the API answers queries with SQL, in a function of their own, which a container image contains.
+
+    It needs `analytics` and `tables="glue"`. Default: False.
+    """
+
+    queries_per_second: int = 2
+    """The rate limit of queries for all clients together.
+
+    Allowed: 1 or more. Default: 2.
+    """
+
+    query_memory: int = 2048
+    """The memory of the function that answers a query, in MiB. The query gets 1024 less.
+
+    Allowed: 1536 to 10240. Default: 2048.
+    """
+
+    query_image: str = ""
+    """An existing image of the queries' function in a repository of ECR, in the region of the deployment.
+
+    Default: "", the deployment builds and pushes one.
+    """
+
     alarm_email: str = ""
     """The e-mail address that alarms are sent to.
 
@@ -689,7 +717,10 @@ class Context:
             "concurrency is 0, which reserves nothing, or at least 200",
         )
         yield self.canary_minutes in {0, 5, 10, 15, 30}, "canary_minutes is 0, 5, 10, 15 or 30"
-        for name in ("streams_per_task", "requests_per_second", "requests_burst", "public_requests_per_second"):
+        for name in (
+            *("streams_per_task", "requests_per_second", "requests_burst", "public_requests_per_second"),
+            "queries_per_second",
+        ):
             yield getattr(self, name) >= 1, f"{name} is at least 1"
         yield (
             all(PRINCIPAL_ARN.fullmatch(each) for each in self.readers),
@@ -700,6 +731,15 @@ class Context:
         yield (
             not self.readers or self.tables == "glue",
             "table_readers needs tables=glue; the policy of a table bucket decides who reads it",
+        )
+        yield (
+            not self.queries or (self.analytics and self.tables == "glue"),
+            "queries needs analytics and tables=glue, whose tables they read",
+        )
+        yield 1536 <= self.query_memory <= 10240, "query_memory is from 1536 to 10240, in MiB"
+        yield (
+            not self.query_image or ECR_IMAGE.fullmatch(self.query_image),
+            "query_image is an image in ECR, like 123456789012.dkr.ecr.eu-central-1.amazonaws.com/queries:1",
         )
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"

@@ -20,7 +20,8 @@ from nakadi_cdk.msk import Cluster
 QUERY_RESULTS_PREFIX = "athena/"
 SPARK_LOGS_PREFIX = "spark-logs/"
 ERASE_PREFIX = "erase/"
-GATHERED_PREFIX = "tables/_gathered/"
+TABLES_PREFIX = "tables/"
+GATHERED_PREFIX = f"{TABLES_PREFIX}_gathered/"
 
 ATTRIBUTE_TYPES = {
     "S": dynamodb.AttributeType.STRING,

@@ -82,6 +82,19 @@ def reserve_concurrency(concurrency: int, shards: int) -> Mapping[str, int]:
     }
 
 
+def create_log_group(
+    scope: Construct, function: str, retention: logs.RetentionDays, name: str = "Logs"
+) -> logs.LogGroup:
+    """Create the log group of a function, which is deleted with its stack."""
+    return logs.LogGroup(
+        scope,
+        name,
+        log_group_name=f"/aws/lambda/{function}",
+        retention=retention,
+        removal_policy=RemovalPolicy.DESTROY,
+    )
+
+
 class Functions(Construct):
     """All functions with their layers, roles and log groups, the indexer's event sources and the schedules."""
 
@@ -183,13 +196,7 @@ class Functions(Construct):
         self, name: str, folder: str, size: Size, environment: Mapping[str, str], network: Mapping[str, Any]
     ) -> lambda_.Function:
         full_name = f"{self._data.prefix}-{name.replace('_', '-')}"
-        log_group = logs.LogGroup(
-            self,
-            f"Logs-{name}",
-            log_group_name=f"/aws/lambda/{full_name}",
-            retention=self._log_retention,
-            removal_policy=RemovalPolicy.DESTROY,
-        )
+        log_group = create_log_group(self, full_name, self._log_retention, f"Logs-{name}")
         role = iam.Role(self, f"Role-{name}", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
         function = lambda_.Function(
             self,

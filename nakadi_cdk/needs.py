@@ -131,6 +131,21 @@ NEEDS: Mapping[str, Needs] = {
 TOPIC_ARCHIVER = _needs(*STORE_SETTINGS, *TIERING_SETTINGS, "auth", "default_admin", "all_data_access")
 
 
+# The function that answers queries exists only if the deployment offers them. It is a client of the broker, so it needs
+# no store.
+QUERIES = _needs(
+    "auth",
+    "auth_realms",
+    *SCOPE_SETTINGS,
+    "query_megabytes",
+    "query_rows",
+    "query_seconds",
+    "tables",
+    "tables_database",
+    areas=("queries",),
+)
+
+
 def find_needs(function: str, *, on_kafka: bool) -> Needs:
     """The needs of a function, with Kafka or without it."""
     needs = NEEDS[function]

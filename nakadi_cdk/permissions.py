@@ -14,7 +14,7 @@ from nakadi.event_types.measured_statistics import MEASURED_STATISTICS_KIND as M
 from nakadi.event_types.table_runs import TABLE_RUNS_KIND as TABLE_RUNS
 from nakadi.event_types.table_states import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
-from nakadi_cdk.data import Data
+from nakadi_cdk.data import TABLES_PREFIX, Data
 
 FIND = ("dynamodb:GetItem",)
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
@@ -157,6 +157,25 @@ PERMISSIONS: Mapping[str, Access] = {
 
 # The log indexer with Kafka reads documents to find the event type of each topic.
 TOPIC_ARCHIVER = Access(tables={"documents": LOOK_UP, "log-index": CHANGE}, topics=msk.REMOVE, archive=(*FETCH, *KEEP))
+
+
+READ_WITH_KEY = ("kms:Decrypt",)
+
+
+def query_statements(data: Data, database: str) -> Iterator[iam.PolicyStatement]:
+    """Policy statements for reading the tables: their files, and their entries in Glue's catalog."""
+    yield iam.PolicyStatement(actions=list(FETCH), resources=[f"{data.tables_arn}/{TABLES_PREFIX}*"])
+    glue = f"arn:{Aws.PARTITION}:glue:{Aws.REGION}:{Aws.ACCOUNT_ID}"
+    yield iam.PolicyStatement(
+        actions=["glue:GetTable"],
+        resources=[f"{glue}:catalog", f"{glue}:database/{database}", f"{glue}:table/{database}/*"],
+    )
+    if data.key:
+        yield iam.PolicyStatement(
+            actions=list(READ_WITH_KEY),
+            resources=[data.key.key_arn],
+            conditions={"StringEquals": {"kms:ViaService": f"s3.{Aws.REGION}.amazonaws.com"}},
+        )
 
 
 USE_SINK_KEY = ("kms:Decrypt", "kms:GenerateDataKey")

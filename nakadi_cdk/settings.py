@@ -13,6 +13,7 @@ from nakadi_cdk.needs import (
     EVENT_TYPE_SETTINGS,
     OWN_EVENT_TYPE_SETTINGS,
     PERMISSION_SETTINGS,
+    QUERIES,
     SINK_SETTINGS,
     STORE_SETTINGS,
     SUBSCRIPTION_SETTINGS,
@@ -47,6 +48,10 @@ LONGEST_SILENCE_SECONDS = 4 * 60
 
 # API Gateway waits 29 s, including the start of the function and its requests to the stores.
 LONGEST_WAIT_SECONDS = 20
+LONGEST_QUERY_SECONDS = 20
+
+# The memory in MiB of the queries' function that no query gets: for its process, and for Python and Arrow in the child.
+MEMORY_BESIDE_QUERY = 1024
 
 
 # The shares of a task's memory for recent events of each stream, and for request bodies.
@@ -85,6 +90,18 @@ def streaming_environment(context: Context, locations: Mapping[str, str]) -> Map
     settings = STREAMING_SETTINGS | DIRECT_SETTINGS if context.direct_domain else STREAMING_SETTINGS
     settings |= {*TIERING_SETTINGS} if context.on_msk else set()
     return _variables(settings, context, {**_shared_values(context), **locations, **bounds, "auth": "jwt"})
+
+
+def query_environment(context: Context, database: str) -> Mapping[str, str]:
+    """The environment of the function that answers queries. `database` is the database of the tables."""
+    fixed = {
+        "auth": "gateway",
+        "query_megabytes": str(context.query_memory - MEMORY_BESIDE_QUERY),
+        "query_seconds": str(min(context.chosen.query_seconds, LONGEST_QUERY_SECONDS)),
+        "tables": "glue",
+        "tables_database": database,
+    }
+    return _variables(QUERIES.settings, context, fixed)
 
 
 def _shared_values(context: Context) -> Mapping[str, str]:

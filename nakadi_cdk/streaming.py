@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aws_cdk import Aws, Duration, RemovalPolicy
+from aws_cdk import Duration, RemovalPolicy
 from aws_cdk import aws_apigatewayv2 as apigatewayv2
 from aws_cdk import aws_applicationautoscaling as scaling
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
-from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_elasticloadbalancingv2 as elb
@@ -19,18 +17,16 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from nakadi_cdk.assets import IMAGE_IGNORES, assets_folder
+from nakadi_cdk.assets import assets_folder
+from nakadi_cdk.context import ECR_IMAGE
 from nakadi_cdk.data import Data
+from nakadi_cdk.images import STREAMING_IMAGE, image_ignores, repository_and_tag
 from nakadi_cdk.network import Network, add_endpoints, new_network
 from nakadi_cdk.permissions import PERMISSIONS
 from nakadi_cdk.settings import LONGEST_STREAM_SECONDS
 
 PORT = 8080
 LISTENER_PORT = 80
-
-ECR_IMAGE = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[\w-]+)\.amazonaws\.com/(?P<repository>[\w./-]+)[:@](?P<tag>[\w.:-]+)"
-)
 
 # Longer than the longest silence of a stream. The service keeps idle connections longer than the load balancer does.
 IDLE_TIMEOUT = Duration.seconds(300)
@@ -157,20 +153,14 @@ class Streaming(Construct):
         """The existing image of that name, or one that the deployment builds with Docker or a similar tool."""
         in_ecr = ECR_IMAGE.fullmatch(name)
         if in_ecr:
-            arn = "arn:{partition}:ecr:{region}:{account}:repository/{repository}".format(
-                partition=Aws.PARTITION, **in_ecr.groupdict()
-            )
-            repository = ecr.Repository.from_repository_attributes(
-                self, "Images", repository_arn=arn, repository_name=in_ecr["repository"]
-            )
-            return ecs.ContainerImage.from_ecr_repository(repository, in_ecr["tag"])
+            return ecs.ContainerImage.from_ecr_repository(*repository_and_tag(self, in_ecr))
         if name:
             return ecs.ContainerImage.from_registry(name)
         return ecs.ContainerImage.from_asset(
             str(assets_folder()),
-            file="services/streaming/Dockerfile",
+            file=STREAMING_IMAGE,
             platform=ecr_assets.Platform.LINUX_ARM64,
-            exclude=IMAGE_IGNORES,
+            exclude=image_ignores(STREAMING_IMAGE),
         )
 
     def _create_task(

@@ -111,6 +111,8 @@ DEPLOYMENT = {
     "recovery_days": "days to which tables can be restored to the second; the price is the same for any number but 0",
     "version_days": "days that objects are kept after they were replaced or removed",
     "sinks": "sinks that deliver all the time",
+    "queries": "queries with SQL a day",
+    "query_memory": "MiB of the function that answers them",
     "stream_minutes": "minutes that a stream lasts",
     "flush_seconds": "longest time until a batch is delivered",
     "log_days": "days that log lines are kept",

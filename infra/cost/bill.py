@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from infra.cost.flows import Flows
 from infra.cost.prices import GB, HOURS, SECONDS, Price, Prices
-from infra.cost.standing import IMAGE_GB, callers_of_keys, count_standing_resources
+from infra.cost.standing import IMAGE_GB, QUERY_IMAGE_GB, callers_of_keys, count_standing_resources
 
 AUTHORIZER_CACHE_SECONDS = 60.0
 """How long the gateway caches an authorizer's answer: `authorizer_cache_seconds` of the CDK app."""
@@ -110,6 +110,9 @@ def _lambda_usage(flows: Flows) -> Iterator[UsageItem]:
         seconds = times * SECONDS * flows.seconds(cpu_ms, wait_ms, memory)
         yield f"{name}, invocations", times * SECONDS, "lambda-request"
         yield f"{name}, time", seconds * memory / 1024, "lambda-gb-second"
+    queries = deployment.queries * HOURS / 24
+    yield "queries, invocations", queries, "lambda-request"
+    yield "queries, time", queries * assumed.query_seconds * deployment.query_memory / 1024, "lambda-gb-second"
 
 
 def _authorizer_invocations(flows: Flows) -> float:
@@ -253,6 +256,8 @@ def _key_and_image_usage(flows: Flows) -> Iterator[UsageItem]:
     yield "keys", resources.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_CACHE_SECONDS, "kms-request"
     yield "keys of one's own", resources.own_keys, "key-month"
     yield "image of the streaming service", IMAGE_GB, "ecr-month"
+    if flows.deployment.queries:
+        yield "image of queries", QUERY_IMAGE_GB, "ecr-month"
 
 
 WORKERS = 2

@@ -69,6 +69,8 @@ class Deployment:
     version_days: int = 0
     archive_replica: bool = False
     sinks: int = 0
+    queries: int = 0
+    query_memory: int = 2048
     stream_minutes: float = 14.0
     flush_seconds: float = 30.0
     log_days: float = 30.0
@@ -123,5 +125,6 @@ class Assumed:
     s3_put_ms: float = 40.0
     traced_share: float = 0.05
     full_vcpu_memory: int = 1769
+    query_seconds: float = 5.0
     shard_utilization: float = 0.7
     task_utilization: float = 0.6

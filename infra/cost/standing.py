@@ -21,6 +21,8 @@ TABLE_ALARM_METRICS = 5
 CANARY_ALARM_METRICS = 12
 """The metrics of canary alarms: two for each function that answers requests, and for the authorizer."""
 
+QUERY_CANARY_ALARM_METRICS = 2
+
 MORE_ALARM_METRICS, MORE_STREAMING_ALARM_METRICS = 4, 2
 """The metrics of alarms that exist with `more_alarms`; those of the second number exist with streaming tasks only."""
 
@@ -46,6 +48,7 @@ KEY_CALLERS = 3
 """The roles that use the keys constantly: housekeeping, the indexer and streaming tasks."""
 
 IMAGE_GB = 0.2
+QUERY_IMAGE_GB = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ def count_standing_resources(deployment: Deployment) -> StandingResources:
         + direct * DIRECT_ALARM_METRICS
         + (deployment.table_minutes > 0) * TABLE_ALARM_METRICS
         + deployment.more_alarms * (MORE_ALARM_METRICS + awake * MORE_STREAMING_ALARM_METRICS)
-        + deployment.canary * CANARY_ALARM_METRICS
+        + deployment.canary * (CANARY_ALARM_METRICS + (deployment.queries > 0) * QUERY_CANARY_ALARM_METRICS)
         + ALARM_METRICS_PER_STREAM * streams
         + _msk_alarm_metrics(deployment),
         dashboards=int(deployment.dashboard),

@@ -21,6 +21,8 @@ INTEGRATION = "x-amazon-apigateway-integration"
 RESPONSES = "x-amazon-apigateway-gateway-responses"
 BINARY = "x-amazon-apigateway-binary-media-types"
 
+URL_VARIABLE = "broker_url"
+
 FUNCTION = re.compile(r":lambda:path/2015-03-31/functions/(.+)/invocations")
 
 # Matches a header that a response template sets.
@@ -31,7 +33,9 @@ Values = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayRequest:
-    """A request as received, its body still compressed; header names are in lower case."""
+    """A request as received, its body still compressed; header names are in lower case. `own_url` is the URL of the
+    gateway.
+    """
 
     method: str
     raw_path: str
@@ -39,6 +43,7 @@ class GatewayRequest:
     headers: Sequence[tuple[str, str]]
     body: bytes
     address: str = "127.0.0.1"
+    own_url: str = ""
     id: str = field(default_factory=lambda: str(uuid4()))
 
     def header(self, name: str) -> str | None:
@@ -113,6 +118,7 @@ class Api:
         definition = rest["Body"]
         stage = template.one("AWS::ApiGateway::Stage")
         self.stage: str = stage["StageName"]
+        self._variables = stage.get("Variables", {})
         self._rates = {_setting_key(each): each for each in stage.get("MethodSettings", [])}
         self.minimum_compression_size: int | None = rest.get("MinimumCompressionSize")
         self._binary = [*rest.get("BinaryMediaTypes", []), *definition.get(BINARY, [])]
@@ -168,7 +174,8 @@ class Api:
             "queryStringParameters": _last_values(query) or None,
             "multiValueQueryStringParameters": query or None,
             "pathParameters": dict(found.parameters) or None,
-            "stageVariables": None,
+            # The URL in the template is an address on AWS.
+            "stageVariables": {**self._variables, URL_VARIABLE: request.own_url} if self._variables else None,
             "requestContext": self._context(request, found.operation, authorizer),
             "body": text,
             "isBase64Encoded": is_base64,

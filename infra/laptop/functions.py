@@ -13,14 +13,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from infra.laptop.processes import LAYER, ROOT, start_python, stop_process
+from infra.laptop.processes import JOBS, LAYER, ROOT, start_python, stop_process
 from infra.laptop.roles import OWNER
 from infra.laptop.templates import ACCOUNT, REGION, Properties, Template
 
@@ -61,6 +61,7 @@ class FunctionDefinition:
     memory: int
     environment: Mapping[str, str]
     role: str = OWNER
+    packages: Sequence[Path] = (LAYER,)
 
     @property
     def arn(self) -> str:
@@ -77,7 +78,9 @@ def _define_function(properties: Properties) -> FunctionDefinition:
     return FunctionDefinition(
         name=properties["FunctionName"],
         folder=ROOT / "functions" / folder,
-        handler=properties["Handler"],
+        # An image has a command instead of a handler, and more packages than the layers.
+        handler=properties.get("Handler") or properties["ImageConfig"]["Command"][0],
+        packages=(LAYER, JOBS, ROOT) if properties.get("PackageType") == "Image" else (LAYER,),
         timeout=properties["Timeout"],
         memory=properties["MemorySize"],
         environment=properties["Environment"]["Variables"],
@@ -213,7 +216,7 @@ def _worker_environment(definition: FunctionDefinition) -> Mapping[str, str]:
     """The variables that Lambda sets for every function, and the template's own variables, with tracing disabled."""
     return {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{definition.folder}:{LAYER}",
+        "PYTHONPATH": ":".join(map(str, (definition.folder, *definition.packages))),
         "PYTHONUNBUFFERED": "1",
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",

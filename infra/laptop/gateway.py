@@ -344,6 +344,7 @@ async def _send_refusal(refusal: RequestRefusal, send: Send) -> None:
 def _read_request(scope: Message, stage: str) -> GatewayRequest:
     """Read a request. Its path begins with the stage at the gateway's own address, and does not at a domain."""
     client = scope.get("client") or ("127.0.0.1", 0)
+    host, port = scope.get("server") or ("127.0.0.1", 0)
     path = scope["raw_path"].decode("latin-1") or "/"
     return GatewayRequest(
         method=scope["method"],
@@ -352,6 +353,7 @@ def _read_request(scope: Message, stage: str) -> GatewayRequest:
         headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
         body=b"",
         address=client[0],
+        own_url=f"http://{host}:{port}",
     )
 
 

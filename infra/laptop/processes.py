@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = ROOT / "layers" / "nakadi" / "python"
+JOBS = ROOT / "glue_jobs"
 PACKAGES = f"{LAYER}:{ROOT}"
 TIMEOUT_SECONDS = 15
 

@@ -158,6 +158,8 @@ def required_permissions(request: Request) -> Iterator[Permission]:
         yield _sqs_permission(operation, request.content)
     elif service == "TrentService":
         yield Permission(f"kms:{operation}", request.content.get("KeyId", "*"))
+    elif service == "AWSGlue":
+        yield from _glue_permissions(operation, request.content)
     elif service == "AWSEvents" and operation == "PutEvents":
         yield from (Permission("events:PutEvents", each["EventBusName"]) for each in request.content["Entries"])
     elif request.scope and request.scope[2] == "sns":
@@ -213,6 +215,13 @@ def _kinesis_permission(operation: str, body: Mapping[str, Any]) -> Permission:
 def _sqs_permission(operation: str, body: Mapping[str, Any]) -> Permission:
     name = body.get("QueueName") or body.get("QueueUrl", "").rpartition("/")[2]
     return Permission(f"sqs:{operation.removesuffix('Batch')}", _arn("sqs", name))
+
+
+def _glue_permissions(operation: str, body: Mapping[str, Any]) -> Iterator[Permission]:
+    """The permissions on a table, which its database and the catalog have to give as well."""
+    database, table = body.get("DatabaseName", "*"), body.get("Name", "*")
+    for resource in ("catalog", f"database/{database}", f"table/{database}/{table}"):
+        yield Permission(f"glue:{operation}", _arn("glue", resource))
 
 
 def _sns_permission(form: Mapping[str, list[str]]) -> Permission:

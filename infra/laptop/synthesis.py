@@ -31,6 +31,7 @@ CONTEXT = {
     "default_admin": "service=nakadi_admin",
     "sinks": "true",
     "sink_targets": SINK_TARGETS,
+    "queries": "true",
     "aws:cdk:disable-asset-staging": "true",
     "aws:cdk:bundling-stacks": [],
 }

@@ -111,7 +111,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         engines = [each for each in ENGINES if is_chosen(name, each)]
         metafunc.parametrize("running_broker", engines, indirect=True, scope="session")
     if "broker_with_tokens" in metafunc.fixturenames:
-        with_tokens = [each for each in ENGINES_WITH_TOKENS if each != "two-workers" or is_chosen(name, each)]
+        possible = getattr(metafunc.module, "ENGINES_WITH_TOKENS", ENGINES_WITH_TOKENS)
+        with_tokens = [each for each in possible if each != "two-workers" or is_chosen(name, each)]
         metafunc.parametrize("broker_with_tokens", with_tokens, indirect=True, scope="session")
 
 

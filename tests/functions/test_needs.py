@@ -10,9 +10,11 @@ from msgspec.structs import fields
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA, STREAMING_AREAS
 from nakadi.app.settings import Settings
-from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS, TELEMETRY_SETTINGS
+from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS, QUERIES, TELEMETRY_SETTINGS
 from tests.support.functions import ROOT, Context, import_handler, load_handler, load_recorded_event, read_pins
 from tests.support.read_settings import ReadRecordingSettings
+
+ALL_NEEDS = {**NEEDS, "queries": QUERIES}
 
 INVOCATIONS = {
     "publish": ["apigateway/publish_batch"],
@@ -23,6 +25,7 @@ INVOCATIONS = {
     "authorizer": ["authorizer/token"],
     "housekeeping": ["schedule/housekeeping"],
     "log_indexer": ["kinesis/batch"],
+    "queries": ["apigateway/run_query"],
 }
 
 
@@ -30,7 +33,7 @@ STREAM = {"NAKADI_EVENT_LOG": "kinesis://events", "NAKADI_LOG_INDEX": "dynamodb:
 
 
 @pytest.mark.usefixtures("broker")
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", ALL_NEEDS)
 def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatch):
     """The deployment gives a function every setting that it reads, and none that it does not."""
     if name == "housekeeping":
@@ -50,7 +53,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     handler = load_handler(name).handler
     for event in INVOCATIONS[name]:
         handler(load_recorded_event(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
-    if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
+    if ALL_NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
         # These invocations do not need some settings: the broker creates the event type of the audit log only if it is
         # missing.
         with closing(open_broker(settings)) as broker:
@@ -60,7 +63,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
                 assert broker.audit
 
     # With a log in Kafka, which this test lacks, the function would read the setting for the archiver.
-    given = NEEDS[name].settings
+    given = ALL_NEEDS[name].settings
     assert settings.read - TELEMETRY_SETTINGS - ({"auth"} - given) | ({"archiver"} & given) == given
 
 
@@ -68,23 +71,25 @@ def test_every_function_is_known():
     """The table has every function's folder, with settings that exist."""
     folders = {path.parent.name for path in (ROOT / "functions").glob("*/handler.py")}
 
-    assert folders == set(NEEDS)
-    assert {setting for needs in NEEDS.values() for setting in needs.settings} <= {
+    assert folders == set(ALL_NEEDS)
+    assert {setting for needs in ALL_NEEDS.values() for setting in needs.settings} <= {
         each.name for each in fields(Settings)
     }
 
 
 def test_every_area_but_the_streams_has_one_function():
-    """The functions serve each area of the API once, except streams, which last too long for a function."""
-    served = [area for needs in NEEDS.values() for area in needs.areas]
+    """The functions serve each area of the API once, except streams, which last too long for a function. A deployment
+    may leave out the function for queries; the streaming service then answers.
+    """
+    served = [area for needs in ALL_NEEDS.values() for area in needs.areas]
 
-    assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {*STREAMING_AREAS})
+    assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {*STREAMING_AREAS} | {"queries"})
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", ALL_NEEDS)
 def test_a_handler_serves_its_areas(name):
     """The areas of a function in the table are those that its handler serves."""
-    assert load_handler(name).handler.areas == NEEDS[name].areas
+    assert load_handler(name).handler.areas == ALL_NEEDS[name].areas
 
 
 VALIDATION = ["nakadi.schemas.submission", "nakadi.schemas.validation", "nakadi.schemas.document"]
@@ -108,6 +113,15 @@ UNUSED = {
     "authorizer": ["pynamodb", "nakadi.app.broker", "nakadi.publishing", "nakadi.event_types", *VALIDATION],
     "housekeeping": ["nakadi.streaming", "nakadi.publishing", *VALIDATION, "jwt"],
     "log_indexer": ["nakadi.app.broker", "nakadi.event_types", "nakadi.publishing", *VALIDATION, "nakadi.http.routes"],
+    "queries": [
+        "duckdb",
+        "pynamodb",
+        "nakadi.app.broker",
+        "nakadi.event_types",
+        "nakadi.publishing",
+        *VALIDATION,
+        "jwt",
+    ],
 }
 ENGINES = ["nakadi.engines.dynamodb.registry", "nakadi.engines.dynamodb.log_index", "nakadi.engines.kinesis.opening"]
 LOADED = {
@@ -119,11 +133,12 @@ LOADED = {
     "authorizer": ["jwt"],
     "housekeeping": ENGINES,
     "log_indexer": ENGINES[1:],
+    "queries": ["nakadi.queries.processes"],
 }
 EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", ALL_NEEDS)
 def test_importing_a_handler_does_nothing_but_import(name):
     """Importing opens, requests and starts nothing, needs no setting, and loads only modules that are used.
 
@@ -137,13 +152,14 @@ def test_importing_a_handler_does_nothing_but_import(name):
 distributions_by_package = cache(packages_distributions)
 
 
-@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("name", ALL_NEEDS)
 def test_everything_that_a_function_loads_is_in_the_layer(name):
-    """No function imports a library that Lambda lacks."""
+    """No function imports a library that Lambda, or the function's image, lacks."""
     packages = distributions_by_package()
     loaded = {module.partition(".")[0] for module in import_handler(name)}
     needed = {packages[module][0].lower().replace("_", "-") for module in loaded if module in packages}
 
     # botocore has its own certificates, and uses certifi's only if certifi is installed.
-    layer = read_pins("layers/dependencies/requirements.txt")
+    place = "functions/queries" if name == "queries" else "layers/dependencies"
+    layer = read_pins(f"{place}/requirements.txt")
     assert needed - {"certifi", "pip", "setuptools", "nakadi-serverless"} <= set(layer)

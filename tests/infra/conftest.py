@@ -48,6 +48,7 @@ LARGE = {
     "client=console,scope=openid nakadi/use",
     "table_minutes": "10",
     "table_stream": "true",
+    "queries": "true",
 }
 
 CONSOLE_PAGE = '<!doctype html><html><head><script type="module" src="./assets/index-1a2b.js"></script></head></html>'
@@ -93,11 +94,13 @@ def sleeping_deployment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def msk_deployment(tmp_path_factory):
-    """A deployment with its events in MSK, and without analytics."""
+    """A deployment with its events in MSK, without analytics and without a domain."""
     folder = tmp_path_factory.mktemp("msk")
     from infra.app import create_app  # noqa: PLC0415  # as above
 
-    chosen = {name: value for name, value in CONTEXT.items() if name != "dedicated_streams"}
+    chosen = {
+        name: value for name, value in CONTEXT.items() if name not in {"dedicated_streams", "domain", "certificate_arn"}
+    }
     create_app(outdir=str(folder), context={**chosen, "storage": "msk", "indexers": "2", "analytics": "false"}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 

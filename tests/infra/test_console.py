@@ -74,7 +74,9 @@ def test_a_template_reads_nothing_in_what_it_shows(paths):
 
 
 def test_its_users_sign_in_where_the_operator_says(fetch):
-    """The file that the page requests has the address of the issuer, the client and the scope."""
+    """The file that the page requests has the address of the issuer, the client and the scope, and says that there is
+    a page for queries. (Q16)
+    """
     config = fetch("GET", "/console/config.json")
 
     assert config.headers["content-type"] == "application/json"
@@ -84,6 +86,7 @@ def test_its_users_sign_in_where_the_operator_says(fetch):
         "client": "console",
         "scope": "openid nakadi/use",
     }
+    assert json.loads(config.body)["queries"] is True
 
 
 def test_its_files_are_objects_that_the_gateway_may_read(large_deployment, fetch, paths):

@@ -168,7 +168,7 @@ FINGERPRINTS = """
 from aws_cdk import FileSystem
 from nakadi_cdk.assets import COMPILED_FILES, JOBS, PACKAGE, assets_folder
 
-for each in (PACKAGE, JOBS, "functions", "services/streaming"):
+for each in (PACKAGE, JOBS, "functions", "nakadi_sql", "services/streaming"):
     print(each, FileSystem.fingerprint(str(assets_folder() / each), exclude=COMPILED_FILES))
 """
 
@@ -194,7 +194,7 @@ def test_a_wheel_deploys_the_same_as_a_checkout(python, site_packages, tmp_path)
     ]
 
     assert told[0] == told[1]
-    assert len(told[0].splitlines()) == 4
+    assert len(told[0].splitlines()) == 5
     assert not list(tmp_path.glob("nakadi-cdk-*"))
 
 

@@ -154,8 +154,12 @@ def test_deploying_installs_nothing_of_the_tests():
     assert "index-url" not in text
 
 
-def test_the_image_is_made_of_a_pinned_base():
-    """The image's base is pinned to a digest in one of Amazon's registries."""
-    [base] = re.findall(r"^ARG BASE=(.+)$", (ROOT / "services/streaming/Dockerfile").read_text(), re.MULTILINE)
+def test_the_images_are_made_of_a_pinned_base():
+    """The base of both images is pinned to a digest in one of Amazon's registries."""
+    [base] = {
+        found
+        for folder in ("services/streaming", "functions/queries")
+        for found in re.findall(r"^ARG BASE=(.+)$", (ROOT / folder / "Dockerfile").read_text(), re.MULTILINE)
+    }
 
     assert re.fullmatch(r"public\.ecr\.aws/docker/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base)

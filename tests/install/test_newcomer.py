@@ -45,7 +45,7 @@ def checkout(tmp_path_factory):
     """A copy of this checkout, without git, in a folder with a space in its name, with everything set up."""
     folder = tmp_path_factory.mktemp("a b") / "c"
     folder.mkdir()
-    for each in (*ROOT.glob("[!.]*"), ROOT / ".dockerignore"):
+    for each in ROOT.glob("[!.]*"):
         if each.is_dir() and each.name not in NOT_COPIED:
             shutil.copytree(each, folder / each.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
         elif each.is_file():

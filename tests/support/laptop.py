@@ -61,6 +61,8 @@ SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_a_head_request_takes_no_slot",
     "test_a_keep_alive_limit_ends_the_stream",
     "test_a_lost_connection_releases_partitions_if_the_client_wants_it",
+    "test_a_query_cannot_leave_its_database",
+    "test_a_query_finds_events_with_the_rights_of_its_token",
     "test_a_reset_moves_in_both_directions",
     "test_a_storage_is_kept_as_it_was_given",
     "test_a_storage_that_nothing_can_reach_is_not_added",

@@ -10,10 +10,14 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from infra.laptop.roles import OWNER
 from tests.support.aws import REGION
 
 SOURCE = Path(__file__).with_name("S3Files.java")
-AUTHORIZATION = f"AWS4-HMAC-SHA256 Credential=nobody/20261121/{REGION}/s3/aws4_request, SignedHeaders=host, Signature=0"
+# The owner of the emulated AWS, which may do everything even if roles are enforced.
+AUTHORIZATION = (
+    f"AWS4-HMAC-SHA256 Credential={OWNER}/20261121/{REGION}/s3/aws4_request, SignedHeaders=host, Signature=0"
+)
 
 
 @contextmanager

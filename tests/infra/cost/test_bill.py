@@ -153,6 +153,16 @@ def test_sinks_are_paid_for():
     assert dollars(hundred, "DynamoDB", "sinks, looked for") == dollars(one, "DynamoDB", "sinks, looked for")
 
 
+def test_queries_are_paid_for():
+    """A query costs the memory of its function for as long as it runs, and their image has its price even without any;
+    docs/cost.md has the figures.
+    """
+    none, some = (bill_lines(flows(Deployment(queries=count)), PRICES) for count in (0, 1000))
+    assert dollars(some, "Lambda", "queries, time") == pytest.approx(4.06, abs=0.01)
+    assert dollars(some, "Lambda", "queries, invocations") < 0.01
+    assert total_dollars(some) - total_dollars(none) == pytest.approx(4.08, abs=0.02)
+
+
 def test_versions_and_copies_of_the_archive_are_paid_for():
     """Removed objects cost for as long as they are kept; a copy costs as much as the archive, plus the transfer."""
     load = {"events_per_second": 100.0, "retention_days": 10.0}

@@ -56,6 +56,7 @@ def test_what_is_added_is_counted_too(large_deployment):
             canary=True,
             table_minutes=10,
             sinks=1,
+            queries=1,
         )
     )
     alarms = large_deployment.serving.all("AWS::CloudWatch::Alarm").values()

@@ -1,6 +1,7 @@
 """Reads the template of a REST API as API Gateway does."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -66,10 +67,13 @@ BODY = {
 
 @pytest.fixture
 def build_api(tmp_path):
-    def build(**properties):
+    def build(*, variables=None, **properties):
         content = {
             "Rest": {"Type": "AWS::ApiGateway::RestApi", "Properties": {"Body": BODY, **properties}},
-            "Stage": {"Type": "AWS::ApiGateway::Stage", "Properties": {"StageName": "api"}},
+            "Stage": {
+                "Type": "AWS::ApiGateway::Stage",
+                "Properties": {"StageName": "api", **({"Variables": variables} if variables else {})},
+            },
         }
         path = tmp_path / "stack.template.json"
         path.write_text(json.dumps({"Resources": content}))
@@ -117,6 +121,15 @@ def test_parameters_are_decoded(api):
     assert event["pathParameters"] == {"name": "grü/n"}
     assert event["path"] == "/types/gr%C3%BC%2Fn"
     assert event["resource"] == "/types/{name}"
+
+
+def test_functions_get_the_variables_of_the_stage(api, build_api):
+    """An event has the variables of the stage, with the URL of this gateway instead of an address on AWS."""
+    request = replace(make_request(), own_url="http://127.0.0.1:8000")
+    there = build_api(variables={"broker_url": "https://x.execute-api.eu-central-1.amazonaws.com/api", "a": "b"})
+    event = there.event(request, there.find_operation("GET", "/types"), None)
+    assert event["stageVariables"] == {"broker_url": "http://127.0.0.1:8000", "a": "b"}
+    assert api.event(request, api.find_operation("GET", "/types"), None)["stageVariables"] is None
 
 
 def test_values_that_come_several_times_are_all_there(api):

@@ -1,12 +1,23 @@
 """Functions in separate processes."""
 
+import json
 import textwrap
 from contextlib import closing, contextmanager
 
 import pytest
 
-from infra.laptop.functions import Function, FunctionDefinition, InvocationFailed, TimedOut, TooLarge
+from infra.laptop.functions import (
+    Function,
+    FunctionDefinition,
+    InvocationFailed,
+    TimedOut,
+    TooLarge,
+    function_definitions,
+)
+from infra.laptop.templates import Template
 from tests.support.patience import PATIENCE
+
+FUNCTION = "AWS::Lambda::Function"
 
 HANDLER = """
     import os, sys, time
@@ -127,3 +138,24 @@ def test_an_answer_has_a_largest_size(function):
     with pytest.raises(InvocationFailed, match="ResponseSizeTooLarge"):
         function.invoke("large")
     assert isinstance(function.invoke("a"), int)
+
+
+def test_a_function_in_an_image_sees_its_packages(tmp_path):
+    """The command of an image names the handler. Such a function also sees the packages that its image contains."""
+    properties = {
+        "FunctionName": "laptop-queries",
+        "PackageType": "Image",
+        "ImageConfig": {"Command": ["handler.handler"]},
+        "Timeout": 29,
+        "MemorySize": 2048,
+        "Environment": {"Variables": {"NAKADI_AUTH": "gateway"}},
+        "Role": "arn:aws:iam::123456789012:role/Queries",
+        "Tags": [{"Key": "function", "Value": "queries"}],
+    }
+    path = tmp_path / "stack.template.json"
+    path.write_text(json.dumps({"Resources": {"Queries": {"Type": FUNCTION, "Properties": properties}}}))
+    definition = function_definitions(Template(path))["Queries"]
+    assert (definition.handler, definition.folder.name) == ("handler.handler", "queries")
+    assert {"nakadi", "nakadi_jobs", "nakadi_client", "nakadi_sql"} <= {
+        each.name for folder in definition.packages for each in folder.iterdir()
+    }

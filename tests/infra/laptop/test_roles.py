@@ -125,6 +125,13 @@ QUERY = {
             [("kinesis:SubscribeToShard", f"{STREAM}/consumer/c:1", None)],
         ),
         (
+            make_aws_request("glue", "AWSGlue.GetTable", DatabaseName="d", Name="t"),
+            [
+                ("glue:GetTable", f"arn:aws:glue:eu-central-1:123456789012:{each}", None)
+                for each in ("catalog", "database/d", "table/d/t")
+            ],
+        ),
+        (
             make_aws_request("sqs", "AmazonSQS.SendMessage", QueueUrl="http://x/1/q"),
             [("sqs:SendMessage", "arn:aws:sqs:eu-central-1:123456789012:q", None)],
         ),
@@ -164,7 +171,7 @@ QUERY = {
             make_aws_request("s3", method="PUT", path="/b/k", headers={"x-amz-copy-source": "/c/d"}),
             [("s3:GetObject", "arn:aws:s3:::c/d", None), ("s3:PutObject", "arn:aws:s3:::b/k", None)],
         ),
-        (make_aws_request("glue", "AWSGlue.GetTable", Name="x"), [("glue:GetTable", "*", None)]),
+        (make_aws_request("ssm", "AmazonSSM.GetParameter", Name="x"), [("ssm:GetParameter", "*", None)]),
     ],
 )
 def test_what_a_request_wants(request_, wanted):

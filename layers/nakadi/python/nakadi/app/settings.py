@@ -263,7 +263,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     queries: int = 2
     """How many [queries](sql.md#queries-over-http) may run at once, each in a process of its own. 0: none, and the
     console has no page for queries. Several processes share this number in equal parts, but each may run at least
-    one."""
+    one. On AWS, the [deployment](sql.md#on-aws) decides."""
     query_seconds: int = 30
     """How long a query may take."""
     query_megabytes: int = 512
