@@ -39,19 +39,21 @@ def test_events_stay_where_they_are(api):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "count", "after"),
     [
-        (STATISTIC, STATISTIC | {"read_parallelism": 5, "write_parallelism": 5}),
-        (None, {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 5, "write_parallelism": 5}),
+        (STATISTIC, 5, STATISTIC | {"read_parallelism": 5, "write_parallelism": 5}),
+        (STATISTIC, 2, STATISTIC | {"read_parallelism": 2, "write_parallelism": 2}),
+        (None, 5, {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 5, "write_parallelism": 5}),
+        (None, 1, {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 1, "write_parallelism": 1}),
     ],
 )
-def test_statistics_follow(api, before, after):
-    """The parallelisms in the statistics become the new count, so that an owner's old definition is refused afterwards.
-    (R119, R210)
+def test_statistics_follow(api, before, count, after):
+    """The parallelisms in the statistics become the requested count, even if the event type has as many partitions
+    already, so that an owner's old definition is refused afterwards. (R119, R210)
     """
     event_type = create_event_type(api, default_statistic=before)
 
-    set_count(api, event_type["name"], 5)
+    assert set_count(api, event_type["name"], count).status_code == 204
 
     assert api.get(f"/event-types/{event_type['name']}").json()["default_statistic"] == after
     if before:

@@ -42,12 +42,14 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         if name == self.event_type_with_fixed_partitions and count != event_type.timeline.partitions:
             raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
         self.features.require_writes_allowed()
-        if count == event_type.timeline.partitions:
+        extended = with_partition_count(event_type, count)
+        if extended == event_type:
             return event_type
         timeline = event_type.timeline
-        self.dependents().before_repartitioning(event_type)
-        self.logs.for_storage(timeline.storage_id).add_partitions(timeline.topic, count)
-        return self.event_types.replace(event_type, with_partition_count(event_type, count))
+        if count > timeline.partitions:
+            self.dependents().before_repartitioning(event_type)
+            self.logs.for_storage(timeline.storage_id).add_partitions(timeline.topic, count)
+        return self.event_types.replace(event_type, extended)
 
     def _check_partition_count(self, count: int, event_type: EventType) -> None:
         if count > self.max_partitions:
