@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -99,8 +99,8 @@ class Feed:
         while not self._stopping.is_set():
             try:
                 with connect(self._dsn) as connection:
-                    failures = 0
-                    self._follow(connection)
+                    for _ in self._follow(connection):
+                        failures = 0
             except psycopg.Error as error:
                 failures += 1
                 log.warning("The feed of %s failed, trying again: %s", self._relation.table, error)
@@ -118,7 +118,8 @@ class Feed:
             connection.execute(f"DROP PUBLICATION IF EXISTS {self._name}")
             connection.execute(f"DELETE FROM {self._names.feeds} WHERE name = %s", [self._name])
 
-    def _follow(self, connection: Database) -> None:
+    def _follow(self, connection: Database) -> Iterator[None]:
+        """Write events until `stop` is called; yields after each successful read of the log."""
         table = self._examine_table(connection)
         # One process at a time reads a slot. Others wait here until the connection of that process ends.
         while not self._try_lock(connection):
@@ -127,6 +128,7 @@ class Feed:
         progress = self._progress(connection) or self._begin(connection, table)
         while not self._stopping.is_set():
             reached = self._write_next(connection, table, progress)
+            yield
             if reached is None:
                 self._stopping.wait(POLL_SECONDS)
             else:
@@ -204,7 +206,9 @@ class Feed:
 
     def _write_next(self, connection: Database, table: _Table, progress: Progress) -> Progress | None:
         """Write the events of the next transactions. Returns the progress after them, or None if there are none."""
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        # PostgreSQL reads the log only as far as it is flushed. A commit may be written and not flushed: if the slot
+        # advanced to the end of what is written, and the commit was flushed meanwhile, the feed would never see it.
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
         transactions = self._peek(connection, row[0])
         if not transactions:

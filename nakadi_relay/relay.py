@@ -178,8 +178,8 @@ class Relay:
             try:
                 outbox = self._open_outbox()
                 outbox.listen()
-                failures = 0
-                self._work_on(outbox)
+                for _ in self._work_on(outbox):
+                    failures = 0
             except psycopg.Error as error:
                 failures += 1
                 self._count(failures=1)
@@ -189,13 +189,15 @@ class Relay:
                 if outbox is not None:
                     outbox.close()
 
-    def _work_on(self, outbox: Outbox) -> None:
+    def _work_on(self, outbox: Outbox) -> Iterator[None]:
+        """Run rounds until `stop`; yields after each round that the database has committed."""
         pauses, failures = Pauses(), dict[str, int]()
         paused_until: dict[str, float] = {}
         while not self._stopping.is_set():
             now = time.monotonic()
             paused = {name for name, until in paused_until.items() if until > now}
             outcome = self._run_round(outbox, paused)
+            yield
             for name, (reason, pause) in outcome.failures.items():
                 failures[name] = failures.get(name, 0) + 1
                 seconds = pauses.after(failures[name], random.random, pause)

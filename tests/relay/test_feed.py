@@ -3,11 +3,13 @@
 import json
 import random
 import threading
+from typing import NamedTuple
 
 import psycopg
 import pytest
 
 from nakadi_relay import Feed, FeedUnusable, Relay
+from nakadi_relay.pgoutput import position_from_text
 from tests.support.everything import choose_by_suite
 from tests.support.patience import until
 
@@ -71,6 +73,40 @@ def insert(database, customers, number, name="ann", region="eu"):
         (%s, %s, %s, 1.10, '{{a,"b c"}}', '2001-02-03', '2026-11-21 12:00+00', true, '{{"x": [1, null]}}')""",
         [region, number, name],
     )
+
+
+class WrittenLog:
+    """A database whose log ends with a commit that is written, and flushed only after the slot was read."""
+
+    def __init__(self) -> None:
+        self.flushed = "0/100"
+        self.commit = "0/180"
+        self.slot = "0/0"
+
+    def execute(self, query, values=()):
+        if "pg_logical_slot_peek" in query:
+            assert position_from_text(self.flushed) < position_from_text(self.commit)
+            self.flushed = "0/200"
+            return []
+        if "pg_replication_slot_advance" in query:
+            self.slot = min(values[0], self.flushed, key=position_from_text)
+            return None
+        return WrittenLogRow(self.flushed if "pg_current_wal_flush_lsn" in query else "0/200")
+
+
+class WrittenLogRow(NamedTuple):
+    value: str
+
+    def fetchone(self):
+        return (self.value,)
+
+
+def test_a_commit_that_is_written_and_not_flushed_is_not_skipped():
+    """The slot does not advance beyond a commit that PostgreSQL has written but did not decode yet."""
+    log = WrittenLog()
+    feed = Feed("dbname=any", "customer", TYPE)
+    assert feed._write_next(log, None, None) is None
+    assert position_from_text(log.slot) < position_from_text(log.commit)
 
 
 def test_first_rows_and_changes_are_spelled_alike(database, customers, followed_table, events):

@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from nakadi_client import Connection
-from nakadi_relay import OutboxNames, Relay, outbox_schema
+from nakadi_client.pauses import Pauses
+from nakadi_relay import Feed, OutboxNames, Relay, outbox_schema
 from nakadi_relay.outbox import Outbox
 from tests.support.patience import until
 
@@ -51,6 +52,30 @@ def test_rows_are_published_as_they_come(insert_events, count_waiting_rows, even
         insert_events(name, [{"n": number}], key="A")
         until(lambda: count_waiting_rows() == 0)
     assert [event["n"] for event in read_stored_events(name, 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("follower", ["relay", "feed"])
+def test_a_database_that_always_fails_is_asked_less_and_less(server, monkeypatch, follower):
+    """If a connection succeeds and all statements on it fail, because the outbox is missing, the pauses grow."""
+    running = (
+        Relay(server.dsn, "http://127.0.0.1:9", table="missing", workers=1)
+        if follower == "relay"
+        else Feed(server.dsn, "pg_catalog.pg_class", "any", table="missing")
+    )
+    monkeypatch.setattr(Feed, "_examine_table", lambda *_: None)
+    failures = []
+
+    def stop_after_four(_pauses, number, *_):
+        failures.append(number)
+        if len(failures) == 4:
+            running.stop()
+        return 0.0
+
+    monkeypatch.setattr(Pauses, "after", stop_after_four)
+    running.run()
+
+    assert failures == [1, 2, 3, 4]
 
 
 def test_business_events_get_metadata(relay, insert_events, event_type, read_stored_events, database, table):
