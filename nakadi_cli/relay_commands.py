@@ -114,10 +114,12 @@ def _run_until_interrupted(publishing: Relay, feed: Feed | None) -> None:
     following = [] if feed is None else [threading.Thread(target=follow, args=(feed,), name="nakadi-feed")]
     for thread in following:
         thread.start()
-    publishing.run()
-    stop()
-    for thread in following:
-        thread.join()
+    try:
+        publishing.run()
+    finally:
+        stop()
+        for thread in following:
+            thread.join()
     if failures:
         raise failures[0]
 

@@ -108,6 +108,7 @@ class Relay:
         self._worker_count = workers
         self._api = Api(connection_of(broker, token))
         self._stopping = threading.Event()
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
         self._status = Status()
         self._has_metadata: dict[str, tuple[float, bool]] = {}
@@ -130,9 +131,11 @@ class Relay:
         return self._status
 
     def run(self) -> None:
-        """Publish rows as they arrive, until `stop` is called. Faults of the database and the broker are waited out."""
+        """Publish rows as they arrive, until `stop` is called. Faults of the database and the broker are waited out.
+        Any other failure of a worker ends all of them, and is raised.
+        """
         threads = [
-            threading.Thread(target=self._work, name=f"nakadi-relay-{number}", daemon=True)
+            threading.Thread(target=self._work_or_fail, name=f"nakadi-relay-{number}", daemon=True)
             for number in range(self._worker_count)
         ]
         for thread in threads:
@@ -141,6 +144,8 @@ class Relay:
             # Joining without a limit would delay the handling of signals.
             while thread.is_alive():
                 thread.join(_STOP_CHECK_SECONDS)
+        if self._failure is not None:
+            raise self._failure
 
     def run_once(self) -> Status:
         """Publish the rows that wait, and return the figures. Raises `psycopg.Error` if the database fails.
@@ -169,6 +174,15 @@ class Relay:
 
     def _open_outbox(self) -> Outbox:
         return Outbox(self._dsn, self._names, keep=self._keep)
+
+    def _work_or_fail(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001  # `run` raises it
+            # After `close`, a round in progress cannot begin another request: it is not stored, and is repeated.
+            if not self._stopping.is_set():
+                self._failure = error
+                self.stop()
 
     def _work(self) -> None:
         """Run one worker until `stop`. When its connection to the database fails, connect again after a pause."""

@@ -78,6 +78,17 @@ def test_a_database_that_always_fails_is_asked_less_and_less(server, monkeypatch
     assert failures == [1, 2, 3, 4]
 
 
+def test_a_worker_that_fails_unexpectedly_ends_the_relay(relay, monkeypatch):
+    """A relay whose workers have died does not end as if it had been stopped."""
+
+    def fail(*_):
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(relay, "_run_round", fail)
+    with pytest.raises(RuntimeError, match="nobody expects this"):
+        relay.run()
+
+
 def test_business_events_get_metadata(relay, insert_events, event_type, read_stored_events, database, table):
     """Events of a category with metadata get the row's `eid`."""
     name = event_type(category="business", enrichment_strategies=["metadata_enrichment"])
