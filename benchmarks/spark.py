@@ -100,6 +100,8 @@ def make_table(events: int, folder: Path, memory: str) -> None:
     with closing(sqlite3.connect(folder / "nakadi.db")) as connection, connection:
         for (_, number), head in heads.items():
             oldest, stored_at = head.state.next_offset, head.state.latest_stored_at
+            if not oldest:
+                continue  # few events do not reach every partition
             [(log_id,)] = connection.execute(
                 "UPDATE logs SET oldest = ? WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
                 " RETURNING id",
