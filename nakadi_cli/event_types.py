@@ -131,7 +131,7 @@ def list_readers(name: str) -> None:
         return
     print_result(found["readers"], READER_COLUMNS)
     if found["unread"]:
-        print_note(f"No subscription declares to read {', '.join(found['unread'])}.")
+        print_note(f"No subscription declares that it reads {', '.join(found['unread'])}.")
 
 
 @subcommand(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")

@@ -155,7 +155,7 @@ def test_readers_are_shown_and_forced(run, api):
 
     table = run("event-types", "readers", name)
     assert [identity, "the-cli", "default", "order"] == table.out.splitlines()[1].split()
-    assert "No subscription declares to read note." in table.err
+    assert "No subscription declares that it reads note." in table.err
     assert run("event-types", "readers", name, "-o", "json").json["unread"] == ["note"]
 
     definition = yaml.safe_load(run("event-types", "get", name).out)

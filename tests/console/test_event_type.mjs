@@ -111,7 +111,7 @@ test("what subscriptions declare to read is listed, and what no one reads", asyn
   const readers = page.getByRole("region", { name: "Who reads what" });
   await readers.getByRole("row").filter({ hasText: "mailer" }).getByText("a", { exact: true }).waitFor();
   await readers.getByRole("row").filter({ hasText: "printer" }).getByText("declares nothing").waitFor();
-  await readers.getByText("No subscription declares to read b. 1 subscription may read it all the same.").waitFor();
+  await readers.getByText("No subscription declares that it reads b. 1 subscription may read it all the same.").waitFor();
   await accessible(page);
   await picture(page, "readers");
 });

@@ -43,7 +43,7 @@ function Reads({ found: { readers, unread } }: { found: Schemas["EventTypeReader
       ]} />
       {unread.length > 0 && (
         <p>
-          No subscription declares to read <code>{unread.join(", ")}</code>.
+          No subscription declares that it reads <code>{unread.join(", ")}</code>.
           {silent > 0 && ` ${plural(silent, "subscription")} may read it all the same.`}
         </p>
       )}
