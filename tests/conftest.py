@@ -7,9 +7,11 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator
-from functools import cache
+from functools import cache, partial
 from itertools import compress
 from operator import not_
 from pathlib import Path
@@ -71,9 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(group_ends)
     if hasattr(config, "workerinput"):
         reports.report_less(config)
+    else:
+        make_temporary_folder(config)
     # A shell starts programs in the background with this signal ignored; tests interrupt commands with it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def make_temporary_folder(config: pytest.Config) -> None:
+    """Let all processes of a run keep their temporary files in one folder, which is removed at its end. Processes that
+    are killed leave files, and so does the CDK. `tmp_path` stays where it is, so that it can be looked at afterwards.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="nakadi-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,8 @@ def _local_settings(master: str, memory: str) -> Mapping[str, str]:
     return {
         "spark.master": master,
         "spark.driver.memory": memory or "2g",
+        # Java does not know the variable TMPDIR.
+        "spark.driver.defaultJavaOptions": f'"-Djava.io.tmpdir={tempfile.gettempdir()}"',
         **(_settings_for_one_machine() if is_on_this_machine(master) else {}),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "spark.ui.enabled": "false",

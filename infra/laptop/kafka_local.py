@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -135,6 +136,7 @@ def start(
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                f"-Djava.io.tmpdir={tempfile.gettempdir()}",  # Java does not know the variable TMPDIR
                 "-cp",
                 f"{JARS}/*",
                 "kafka.Kafka",
