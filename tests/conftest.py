@@ -86,6 +86,7 @@ def make_temporary_folder(config: pytest.Config) -> None:
     """
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix="nakadi-")
+    Path(folder).chmod(0o1777)  # as of /tmp, because PostgreSQL runs under another account
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
