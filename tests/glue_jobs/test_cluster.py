@@ -91,47 +91,6 @@ def orders(data, jobs, tables):
     return Orders(data, jobs, tables)
 
 
-def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
-    """What an executor of another process writes and erases is the same as if the driver had done it."""
-    with cluster_in_driver(tmp_path / "cluster").driver("--little") as driver:
-        orders.archive(4, name=NAME)
-        found = driver.run("compaction", *jobs.places, "--no-tidying")
-        assert (found.code, found.tasks >= 2) == (0, True), found
-        orders.check()
-
-        found = driver.run("retention", *jobs.places, *ERASE_NAME)
-        assert (found.code, found.tasks >= 2, "verified" in found.told) == (0, True, True), found
-        orders.erase(NAME)
-        orders.check()
-
-
-@pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")
-def test_an_executor_reads_and_writes_a_bucket_with_its_own_keys(tmp_path, tables, monkeypatch):
-    """An executor reads the archive in S3, and writes the files of a table there, with the keys of its own environment:
-    the driver's keys do not permit that.
-    """
-    roles = tmp_path / "roles.json"
-    write_roles({"driver": DRIVER_POLICY, "executor": EXECUTOR_POLICY, "nobody": [ALL_OF_S3]}, roles)
-    with a_bucket(str(roles)) as (url, _), closing(DataFolder(tmp_path / "data", url)) as data:
-        [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        jobs = Jobs(data, f"s3://{PREFIX}/tables")
-        orders = Orders(data, jobs, tables)
-        orders.archive(4)
-        executor = CREDENTIALS | {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "executor"}
-        cluster = cluster_in_driver(tmp_path / "cluster")
-        with cluster.driver(
-            *("--little", "--bucket", PREFIX),
-            variables=executor | {"AWS_ACCESS_KEY_ID": "driver"},
-            **{f"spark.executorEnv.{name}": value for name, value in executor.items()},
-        ) as driver:
-            found = driver.run("compaction", *jobs.places, "--no-tidying", "--no-quality")
-        assert (found.code, found.tasks >= 1) == (0, True), found
-        with buckets_in_spark(open_reading_session(str(tables)), endpoint, PREFIX):
-            orders.check_rows()
-
-
-@pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")
 def test_jobs_run_in_executors(cluster, orders, jobs):
     """The files, counts and erasures of several executors are the same as those of one process."""
     with cluster.driver("--little") as driver:
@@ -156,6 +115,32 @@ def test_jobs_run_in_executors(cluster, orders, jobs):
         orders.erase(NAME)
         orders.check()
         assert orders.files_with(NAME) == []
+
+
+@pytest.mark.long("tests/glue_jobs/test_cluster.py::test_jobs_run_in_executors")
+def test_an_executor_reads_and_writes_a_bucket_with_its_own_keys(tmp_path, tables, monkeypatch):
+    """An executor reads the archive in S3, and writes the files of a table there, with the keys of its own environment:
+    the driver's keys do not permit that.
+    """
+    roles = tmp_path / "roles.json"
+    write_roles({"driver": DRIVER_POLICY, "executor": EXECUTOR_POLICY, "nobody": [ALL_OF_S3]}, roles)
+    with a_bucket(str(roles)) as (url, _), closing(DataFolder(tmp_path / "data", url)) as data:
+        [endpoint] = parse_qs(urlsplit(url).query)["endpoint"]
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        jobs = Jobs(data, f"s3://{PREFIX}/tables")
+        orders = Orders(data, jobs, tables)
+        orders.archive(4)
+        executor = CREDENTIALS | {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "executor"}
+        cluster = cluster_in_driver(tmp_path / "cluster")
+        with cluster.driver(
+            *("--little", "--bucket", PREFIX),
+            variables=executor | {"AWS_ACCESS_KEY_ID": "driver"},
+            **{f"spark.executorEnv.{name}": value for name, value in executor.items()},
+        ) as driver:
+            found = driver.run("compaction", *jobs.places, "--no-tidying", "--no-quality")
+        assert (found.code, found.tasks >= 1) == (0, True), found
+        with buckets_in_spark(open_reading_session(str(tables)), endpoint, PREFIX):
+            orders.check_rows()
 
 
 @pytest.mark.long
