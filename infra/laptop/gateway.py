@@ -353,7 +353,7 @@ def _read_request(scope: Message, stage: str) -> GatewayRequest:
         headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
         body=b"",
         address=client[0],
-        own_url=f"http://{host}:{port}",
+        own_url=f"http://{host}:{port}/{stage}",
     )
 
 
