@@ -356,6 +356,19 @@ def test_keep_alives_are_limited():
     assert harness.session.end is SessionEnd.KEEP_ALIVES
 
 
+def test_the_limit_of_keep_alives_does_not_end_a_closing_stream():
+    """A stream that is closing waits for commits, even if its limit of keep-alives passes meanwhile. (S210, S217)"""
+    harness = SessionHarness(0, 1, keep_alive_limit=2, stream_seconds=25, flush_seconds=10, commit_seconds=60)
+    harness.wait(10)
+    harness.arrive(1)
+    harness.wait(15)
+    assert harness.session.reason is SessionEnd.TIMEOUT
+    harness.wait(30)
+    assert harness.session.end is None
+    harness.commit(0)
+    assert harness.session.end is SessionEnd.TIMEOUT
+
+
 def test_keep_alives_beyond_the_window_count():
     """Keep-alives that are sent because the window is exhausted count, too. (S197)"""
     harness = SessionHarness(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
