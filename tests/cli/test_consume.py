@@ -14,6 +14,7 @@ from tests.support.api import create_event_type
 from tests.support.builders import a_name
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ROOT_ENVIRONMENT, run_process
+from tests.support.served import ServedBroker
 
 
 @pytest.fixture
@@ -181,8 +182,9 @@ def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_
         _, errors = process.communicate(timeout=PATIENCE)
 
     assert errors.count("The stream has ended, and this consumer opens another.") == 1
-    assert f"The stream {first} of" in caplog.text
-    assert "ended: a request ended it, from its client or an operator" in caplog.text
+    if isinstance(broker, ServedBroker):  # another process has the log of a deployment
+        assert f"The stream {first} of" in caplog.text
+        assert "ended: a request ended it, from its client or an operator" in caplog.text
 
 
 def test_an_unknown_subscription_is_exit_code_5(run):

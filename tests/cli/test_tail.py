@@ -143,8 +143,9 @@ def test_events_are_shown_as_cloud_events(run, numbers_event_type):
     assert sorted(each["data"]["n"] for each in found) == list(range(5))
     assert {each["specversion"] for each in found} == {"1.0"}
 
-    shown = run(*arguments, "-o", "table").out.splitlines()
-    assert all(line.split()[:2] == [each["partition"], each["offset"]] for line, each in zip(shown, found, strict=True))
+    # The order of events in different partitions may differ between the two runs.
+    shown = {tuple(line.split()[:2]) for line in run(*arguments, "-o", "table").out.splitlines()}
+    assert shown == {(each["partition"], each["offset"]) for each in found}
 
 
 @pytest.fixture
