@@ -1,10 +1,10 @@
-"""Brokers whose log is in Kafka or Kinesis, as sources of Spark: by their URL, and by their stores."""
+"""Brokers on each engine as sources of Spark: by their URL, and by their stores."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -32,11 +32,17 @@ class SparkSource(Struct, frozen=True):
 
 
 @contextmanager
-def _on_kafka(folder: Path) -> Iterator[tuple[str, Stores]]:
+def _in_folder(folder: Path, event_log: str = "") -> Iterator[tuple[str, Stores]]:
     file = f"sqlite:///{folder / 'nakadi.db'}"
-    places = {"registry": file, "event_log": kafka.url(), "log_index": file, "archive": str(folder / "archive")}
+    archive = str(folder / "archive")
+    places = {"registry": file, "event_log": event_log or file, "log_index": file, "archive": archive}
+    folder.mkdir(exist_ok=True)
     with ServedBroker(**places) as broker:
         yield broker.url, Stores(**places)
+
+
+def _on_kafka(folder: Path) -> AbstractContextManager[tuple[str, Stores]]:
+    return _in_folder(folder, kafka.url())
 
 
 @contextmanager
@@ -49,7 +55,7 @@ def _on_aws_local(folder: Path) -> Iterator[tuple[str, Stores]]:
             yield broker.url, Stores(registry=tables, event_log=log, log_index=tables)
 
 
-ENGINES = {"kafka": _on_kafka, "aws-local": _on_aws_local}
+ENGINES = {"sqlite": _in_folder, "kafka": _on_kafka, "aws-local": _on_aws_local}
 
 
 @contextmanager
