@@ -90,7 +90,7 @@ def _plan(spark: SparkSession, source: Source, opened: OpenSource, name: str, ti
         raise BadRead(f"There is no event type {name}.")
     # Only the broker decides whether the caller may read single events.
     if not (source.tables and event_type.table) or event_type.has_owners:
-        event_type = replace(event_type, table="", seam={})
+        event_type = replace(event_type, seam={})
         return _Planned(source, event_type, derive_columns(event_type, event_type.schemas), None)
     table = open_table(spark, f"{source.tables}.`{event_type.table}`", event_type.seam, *times)
     columns = derive_columns(event_type, event_type.schemas, frame_columns(table.rows))

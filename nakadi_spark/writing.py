@@ -21,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 
 from nakadi.model.event_type import Category
+from nakadi.publishing.enrichment import WRITTEN_BY_BROKER
 from nakadi_client import Closed, Connection, Delivery, Metadata, NakadiError, Producer, key_at
 from nakadi_jobs.columns import RESERVED_PREFIX
 from nakadi_spark.errors import BadWrite
@@ -54,7 +55,8 @@ def write(
     fails.
 
     Each column becomes a member of the event, unless its value is null or its name begins with `nakadi_`. The column
-    `metadata` may have metadata; missing members of it are generated.
+    `metadata` may have metadata; missing members of it are generated, and those that the broker itself writes are left
+    out, so rows that were read can be written.
 
     key    A column, or the path to a member such as `customer.id`, or several: the `partition_key_fields` of the event
            type. Rows of one key and one partition of the DataFrame are published in their order.
@@ -120,7 +122,11 @@ def events_of_rows(target: Target, partition: int, rows: Iterable[Row]) -> Itera
             digest = sha256(f"{target.run}\n{partition}\n".encode() + _ENCODER.encode(event)).digest()
             eid = UUID(bytes=sha256(digest + str(seen[digest]).encode()).digest()[:16], version=5)
             seen[digest] += 1
-            event["metadata"] = {"eid": str(eid), **event.get("metadata", {})}
+            given = event.get("metadata", {}).items()
+            event["metadata"] = {
+                "eid": str(eid),
+                **{name: each for name, each in given if name not in WRITTEN_BY_BROKER},
+            }
         yield event
 
 

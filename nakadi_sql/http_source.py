@@ -156,6 +156,7 @@ class HttpSource:
             seam=seam,
             has_owners=found.get("event_owner_selector") is not None,
             has_current_state=_has_current_state(found),
+            is_compacted=CleanupPolicy(found["cleanup_policy"]).compacts,
         )
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
@@ -376,7 +377,12 @@ class HttpSource:
             self._note(
                 f"{lost} offsets of {event_type.name} left the log before a job put their events into the table."
             )
-        if only_in_table:
+        if event_type.table and not event_type.seam and event_type.is_compacted:
+            self._note(
+                f"{event_type.name} is compacted: the log may lack older events of its keys, and the query does not "
+                "read its table."
+            )
+        elif only_in_table:
             self._note(f"Events of {event_type.name} have left the log, and the query does not read its table.")
         return starts
 

@@ -33,7 +33,8 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
     The key of an event consists of the values at `key_paths`; without paths, events have no key.
 
     With `has_owners`, single events may have an owner, and the broker lets only this owner read them. With
-    `has_current_state`, the newest event of a key is the current state of what the key names.
+    `has_current_state`, the newest event of a key is the current state of what the key names. With `is_compacted`, the
+    log keeps only this event once a table has the older ones.
     """
 
     name: str
@@ -44,6 +45,7 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
     seam: Seam = {}
     has_owners: bool = False
     has_current_state: bool = False
+    is_compacted: bool = False
 
 
 class EventSource(Protocol):

@@ -50,6 +50,18 @@ def events(orders, name):
     return [event for batch in read(orders.url, name, start="begin", follow=False) for event in batch.events]
 
 
+def test_rows_that_were_read_can_be_written(orders, target):
+    """The metadata of a read row keeps its `eid`, without the members that the broker writes, such as `received_at`.
+    (K7)
+    """
+    first, second = target(), target()
+    nakadi_spark.write(orders.spark.range(0, 5, 1, 1).selectExpr(*COLUMNS), orders.url, first)
+    nakadi_spark.write(nakadi_spark.read(orders.spark, orders.url, first), orders.url, second)
+    copied = {event["metadata"]["eid"]: event["n"] for event in events(orders, second)}
+    assert copied == {event["metadata"]["eid"]: event["n"] for event in events(orders, first)}
+    assert sorted(copied.values()) == [*range(5)]
+
+
 def test_each_row_becomes_an_event(orders, target):
     """Columns become members with JSON values, except nulls and the broker's own columns. Rows of one key stay in their
     order. (K7)

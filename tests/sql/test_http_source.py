@@ -293,7 +293,11 @@ def test_events_that_left_the_log_too_early_are_counted():
         assert broker.cursors == ["BEGIN"]
         assert notes == ["3 offsets of x left the log before a job put their events into the table."]
         assert source.plan(replace(event_type, seam={}))
-    assert notes[1:] == ["Events of x have left the log, and the query does not read its table."]
+        assert source.plan(replace(event_type, seam={}, is_compacted=True))
+    assert notes[1:] == [
+        "Events of x have left the log, and the query does not read its table.",
+        "x is compacted: the log may lack older events of its keys, and the query does not read its table.",
+    ]
 
 
 def test_events_of_two_timelines_are_found_once(api, source):
