@@ -443,10 +443,10 @@ class Context:
     """
 
     more_alarms: bool = False
-    """Whether to create further alarms, for a slow registry, refused publishers, missed objectives and a damaged
-    archive.
+    """Whether to create further alarms, for a slow registry, refused publishers, missed objectives and an archive that
+    is damaged or cannot be read.
 
-    They cost $0.50 a month. Default: False.
+    They cost $0.60 a month. Default: False.
     """
 
     dashboard: bool = False
