@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import msgspec
+
+from nakadi_client.reader import read
 
 if TYPE_CHECKING:
     from nakadi.local import Faults
@@ -78,15 +79,10 @@ class LocalNakadi:
 
     def events(self, event_type: str) -> list[Any]:
         """Read every event that is stored now, one partition after the other."""
-        partitions = self._client.get(f"/event-types/{event_type}/partitions").raise_for_status().json()
-        begins = [{"partition": each["partition"], "offset": "BEGIN"} for each in partitions]
-        lags = self._client.post(f"/event-types/{event_type}/cursors-lag", json=begins).raise_for_status().json()
-        return [
-            event
-            for each in lags
-            if each["unconsumed_events"]
-            for event in self._read(event_type, each["partition"], each["unconsumed_events"])
-        ]
+        found: dict[str, list[Any]] = {}
+        for batch in read(self.url, event_type, start="begin", follow=False):
+            found.setdefault(batch.cursor.partition, []).extend(batch.events)
+        return [event for partition in sorted(found, key=int) for event in found[partition]]
 
     def committed(self, subscription: str) -> Mapping[tuple[str, str], str]:
         """Return the committed offset of each partition, by event type and partition."""
@@ -100,21 +96,6 @@ class LocalNakadi:
 
     def close(self) -> None:
         self._opened.close()
-
-    def _read(self, event_type: str, partition: str, count: int) -> Sequence[Any]:
-        # Tombstones have offsets but are not delivered, so the stream also ends with its first keep-alive.
-        parameters = {
-            "batch_limit": count,
-            "stream_limit": count,
-            "stream_keep_alive_limit": 1,
-            "batch_flush_timeout": 1,
-        }
-        cursors = msgspec.json.encode([{"partition": partition, "offset": "BEGIN"}]).decode()
-        answer = self._client.get(
-            f"/event-types/{event_type}/events", params=parameters, headers={"X-Nakadi-Cursors": cursors}
-        ).raise_for_status()
-        lines = [msgspec.json.decode(line) for line in answer.content.split(b"\n") if line]
-        return [event for line in lines for event in line.get("events") or ()]
 
     def __enter__(self) -> LocalNakadi:
         return self

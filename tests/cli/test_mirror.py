@@ -388,10 +388,15 @@ def test_no_token_reaches_another_broker(run_mirror, source, monkeypatch):
     assert run_mirror(name, "--once").code == 0
 
 
+def copied_events(state, name):
+    return json.loads(state.read_text())["event_types"][name]["copied"]
+
+
 def test_the_mirror_copies_new_events_until_it_is_interrupted(source, target, tmp_path):
     """Without `--once`, the mirror copies new events until Ctrl-C. (M3)"""
     name = create(source)
-    places = ["--from", str(source.base_url), "--to", str(target.base_url), "--state", str(tmp_path / "state.json")]
+    state = tmp_path / "state.json"
+    places = ["--from", str(source.base_url), "--to", str(target.base_url), "--state", str(state)]
     command = [sys.executable, "-m", "nakadi_cli", "mirror", *places, "--event-types", name]
     with run_process(command, ROOT_ENVIRONMENT) as process:
         until(lambda: target.get(f"/event-types/{name}").status_code == 200)
@@ -403,8 +408,7 @@ def test_the_mirror_copies_new_events_until_it_is_interrupted(source, target, tm
         _, said = process.communicate(timeout=PATIENCE)
 
     assert (process.returncode, said.strip()) == (-signal.SIGINT, "")
-    state = json.loads((tmp_path / "state.json").read_text())
-    assert state["event_types"][name]["copied"] == 5
+    assert copied_events(state, name) == 5
 
 
 def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run_mirror, source, target, monkeypatch):

@@ -50,18 +50,6 @@ def test_events_of_all_timelines_are_read():
         assert [event["number"] for event in nakadi.events("order.placed")] == [0, 1, 2, 3, 4]
 
 
-def test_empty_partitions_are_not_streamed(monkeypatch):
-    """A stream of an empty partition would take a second, until its first keep-alive."""
-    with LocalNakadi() as nakadi, httpx.Client(base_url=nakadi.url, timeout=PATIENCE) as client:
-        nakadi.create_event_type("order.placed", partitions=4)
-        publish(client, 0, 1)
-        streamed = []
-        read = nakadi._read
-        monkeypatch.setattr(nakadi, "_read", lambda *place: (streamed.append(place), read(*place))[1])
-        assert [event["number"] for event in nakadi.events("order.placed")] == [0]
-        assert len(streamed) == 1
-
-
 def test_a_network_that_goes_down_breaks_connections_that_are_being_made(monkeypatch):
     """A connection that is being made when the network goes down also breaks."""
     with socket.create_server(("127.0.0.1", 0)) as broker:
