@@ -131,6 +131,7 @@ class Api:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client()
+        self._closed = False
 
     def send(self, request: Request) -> Answer | NoAnswer:
         """Send a request. If its token is refused, it is sent once more with another token."""
@@ -149,7 +150,7 @@ class Api:
         for attempt in (1, 2):
             arguments = _arguments(self._connection, request, self._connection.tokens.get())
             arguments["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
-            with self._client.stream(**arguments) as response:
+            with self._client.stream(**arguments) as response, self._closing_late(response):
                 if response.status_code == 200:
                     yield response
                     return
@@ -160,11 +161,25 @@ class Api:
             self._connection.tokens.refuse()
 
     def close(self) -> None:
+        """Close all connections. Requests of other threads may still be running: theirs are closed when they end."""
+        self._closed = True
         self._client.close()
 
     def _send(self, request: Request) -> Answer:
         response = self._client.request(**_arguments(self._connection, request, self._connection.tokens.get()))
-        return answer_of(response.status_code, response.headers, response.content)
+        with self._closing_late(response):
+            return answer_of(response.status_code, response.headers, response.content)
+
+    @contextmanager
+    def _closing_late(self, response: httpx.Response) -> Iterator[None]:
+        """Close the connection of a response if all have been closed meanwhile. A pool that is closed while it makes a
+        connection forgets this connection.
+        """
+        try:
+            yield
+        finally:
+            if self._closed:
+                response.extensions["network_stream"].close()
 
 
 class AsyncApi:

@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
@@ -185,3 +186,34 @@ class TlsServer:
             with suppress(OSError), self._context.wrap_socket(client, server_side=True) as safe:
                 safe.recv(65_536)
                 safe.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["request", "stream"])
+def test_a_connection_that_is_being_made_while_all_are_closed_ends_with_its_request(monkeypatch, is_stream):
+    """If another thread closes the connections while a request makes one, this one is closed after the request."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        api = Api(Connection(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        connect = socket.create_connection
+
+        def connect_while_all_are_closed(*place, **options):
+            api.close()
+            return connect(*place, **options)
+
+        monkeypatch.setattr(socket, "create_connection", connect_while_all_are_closed)
+
+        def answer():
+            connection, _ = listening.accept()
+            connection.settimeout(PATIENCE)
+            with connection:
+                assert connection.recv(65536).endswith(b"\r\n\r\n")
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+                return connection.recv(1)
+
+        with ThreadPoolExecutor(1) as threads:
+            rest = threads.submit(answer)
+            if is_stream:
+                with api.stream(Request("GET", "/")) as response:
+                    assert response.read() == b"{}"
+            else:
+                assert api.send(Request("GET", "/")).status == 200
+            assert rest.result() == b""
