@@ -404,6 +404,8 @@ def test_the_mirror_copies_new_events_until_it_is_interrupted(source, target, tm
         until(lambda: numbers_by_partition(target, name) == {"0": [0, 1, 2]})
         publish(source, name, range(3, 5))
         until(lambda: numbers_by_partition(target, name) == {"0": [0, 1, 2, 3, 4]})
+        # The target has stored the events, but the mirror may not have read its answer yet.
+        until(lambda: copied_events(state, name) == 5)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
 
