@@ -222,7 +222,7 @@ class Reader:
         return doubtful
 
     def _parse(self, text: bytes, count: int) -> pa.StructArray:
-        """The values of each line but those of open objects."""
+        """Parse the lines into columns, without the values of open objects."""
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
         if len(table) != count:

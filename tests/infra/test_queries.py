@@ -24,24 +24,24 @@ ANY_ARN = "arn:aws:glue:eu-central-1:123456789012"
 
 
 @pytest.fixture(scope="session")
-def asked(large_deployment):
+def template(large_deployment):
     return large_deployment.serving
 
 
 @pytest.fixture(scope="session")
-def function(asked):
-    return asked.functions()["queries"]
+def function(template):
+    return template.functions()["queries"]
 
 
 def post(template):
     return template.one(REST)["Body"]["paths"]["/queries"]["post"]["x-amazon-apigateway-integration"]
 
 
-def test_queries_are_answered_if_the_context_asks_for_them(asked, serving):
+def test_queries_are_answered_if_the_context_asks_for_them(template, serving):
     """The gateway invokes the function for `POST /queries`. By default there is no function, and the streaming service
     says that there are no queries. (Q16, Q18)
     """
-    assert post(asked)["type"] == "aws_proxy"
+    assert post(template)["type"] == "aws_proxy"
     assert "queries" not in serving.functions()
     assert post(serving)["type"] == "http_proxy"
 
@@ -52,7 +52,7 @@ def test_the_streaming_service_offers_no_queries():
         assert problem(client.post("/queries", json={"sql": "select 1"}), 501) == "This broker does not offer queries"
 
 
-def test_queries_have_a_limit(asked, serving):
+def test_queries_have_a_limit(template, serving):
     """Each query needs much memory, so the gateway accepts few of them at once. (Q18)"""
 
     def limits(template):
@@ -62,22 +62,22 @@ def test_queries_have_a_limit(asked, serving):
             if (each["ResourcePath"], each["HttpMethod"]) == ("/~1queries", "POST")
         ]
 
-    assert limits(asked) == [(2, 4)]
+    assert limits(template) == [(2, 4)]
     assert limits(serving) == []
 
 
-def test_functions_learn_the_url_of_the_api_from_its_stage(asked, msk_deployment):
+def test_functions_learn_the_url_of_the_api_from_its_stage(template, msk_deployment):
     """A query is a client of the API at its domain, or else at the address of API Gateway. (Q18)"""
-    assert asked.one(STAGE)["Variables"] == {"broker_url": "https://events.example.org"}
+    assert template.one(STAGE)["Variables"] == {"broker_url": "https://events.example.org"}
     [url] = msk_deployment.serving.one(STAGE)["Variables"].values()
     assert re.fullmatch(r"https://<ApiRest\w+>\.execute-api\.eu-central-1\.amazonaws\.com/api", text(url))
 
 
-def test_a_query_has_its_memory_and_its_time(asked, function):
+def test_a_query_has_its_memory_and_its_time(template, function):
     """The function has memory and disk for one query, and for the process beside it. A query ends before the gateway
     gives up. (Q13, Q18)
     """
-    environment = asked.environment("queries")
+    environment = template.environment("queries")
     assert set(environment) == {*QUERIES.variables, functions.NAMESPACE_VARIABLE}
     settings = Settings.from_env(environment)
     assert (function["MemorySize"], settings.query_megabytes) == (2048, 1024)
@@ -86,11 +86,11 @@ def test_a_query_has_its_memory_and_its_time(asked, function):
     assert (settings.tables, settings.tables_database) == ("glue", "nakadi_test")
 
 
-def test_the_function_reads_tables_and_nothing_else(asked, function):
+def test_the_function_reads_tables_and_nothing_else(template, function):
     """The role may read the files of the tables and their entries in Glue's catalog. (Q18)"""
     allowed = {
         (action, text(resource))
-        for statement in asked.statements(function["Role"])
+        for statement in template.statements(function["Role"])
         for action in as_list(statement["Action"])
         for resource in as_list(statement["Resource"])
         if action not in LAMBDA
@@ -101,13 +101,13 @@ def test_the_function_reads_tables_and_nothing_else(asked, function):
         ("glue:GetTable", f"{ANY_ARN}:database/nakadi_test"),
         ("glue:GetTable", f"{ANY_ARN}:table/nakadi_test/*"),
     }
-    assert asked.actions(function["Role"]) >= LAMBDA
+    assert template.actions(function["Role"]) >= LAMBDA
 
 
-def test_the_image_is_made_of_what_it_needs(asked, function):
+def test_the_image_is_made_of_what_it_needs(template, function):
     """The image's context is the packages of queries and the handler, and nothing that happens to lie beside them."""
     assert (function["PackageType"], function["Architectures"]) == ("Image", ["arm64"])
-    [folder] = [path for path in asked.path.parent.glob("asset.*") if (path / "nakadi_sql").is_dir()]
+    [folder] = [path for path in template.path.parent.glob("asset.*") if (path / "nakadi_sql").is_dir()]
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {"functions/queries/Dockerfile", "functions/queries/handler.py", "nakadi_sql/__main__.py"} <= files
     parts = "functions/queries|glue_jobs/nakadi_jobs|layers/nakadi/python/nakadi|nakadi_client|nakadi_sql"

@@ -32,7 +32,7 @@ class SparkSource(Struct, frozen=True):
 
 
 @contextmanager
-def _in_folder(folder: Path, event_log: str = "") -> Iterator[tuple[str, Stores]]:
+def _embedded_broker(folder: Path, event_log: str = "") -> Iterator[tuple[str, Stores]]:
     file = f"sqlite:///{folder / 'nakadi.db'}"
     archive = str(folder / "archive")
     places = {"registry": file, "event_log": event_log or file, "log_index": file, "archive": archive}
@@ -41,12 +41,12 @@ def _in_folder(folder: Path, event_log: str = "") -> Iterator[tuple[str, Stores]
         yield broker.url, Stores(**places)
 
 
-def _on_kafka(folder: Path) -> AbstractContextManager[tuple[str, Stores]]:
-    return _in_folder(folder, kafka.url())
+def _kafka_broker(folder: Path) -> AbstractContextManager[tuple[str, Stores]]:
+    return _embedded_broker(folder, kafka.url())
 
 
 @contextmanager
-def _on_aws_local(folder: Path) -> Iterator[tuple[str, Stores]]:
+def _aws_local_broker(folder: Path) -> Iterator[tuple[str, Stores]]:
     with Laptop(folder, FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)
         with closing(LaptopBroker(laptop, front)) as broker, patch.dict(os.environ, KEYS):
@@ -55,7 +55,7 @@ def _on_aws_local(folder: Path) -> Iterator[tuple[str, Stores]]:
             yield broker.url, Stores(registry=tables, event_log=log, log_index=tables)
 
 
-ENGINES = {"sqlite": _in_folder, "kafka": _on_kafka, "aws-local": _on_aws_local}
+ENGINES = {"sqlite": _embedded_broker, "kafka": _kafka_broker, "aws-local": _aws_local_broker}
 
 
 @contextmanager
